@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shim/driver_events.hpp"
+
+#include "shim/real_driver.hpp"
+
+namespace crossover {
+
+namespace {
+
+// While it lives, unsafe calls of this thread are legal during other threads' captures.
+class RelaxedCaptureMode {
+  public:
+    explicit RelaxedCaptureMode(const RealDriver& driver) : driver_(driver) {
+        exchanged_ = driver_.exchange_capture_mode != nullptr &&
+                     driver_.exchange_capture_mode(&mode_) == CUDA_SUCCESS;
+    }
+    ~RelaxedCaptureMode() {
+        if (exchanged_) {
+            driver_.exchange_capture_mode(&mode_);
+        }
+    }
+    RelaxedCaptureMode(const RelaxedCaptureMode&) = delete;
+    RelaxedCaptureMode& operator=(const RelaxedCaptureMode&) = delete;
+
+  private:
+    const RealDriver& driver_;
+    CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+    bool exchanged_ = false;
+};
+
+CUstream stream_of(std::uintptr_t handle) noexcept { return reinterpret_cast<CUstream>(handle); }
+CUevent event_of(GpuEvent event) noexcept { return static_cast<CUevent>(event); }
+
+}  // namespace
+
+GpuEvent DriverEvents::create() noexcept {
+    const RealDriver* driver = real_driver();
+    if (driver == nullptr || driver->event_create == nullptr) {
+        return nullptr;
+    }
+    const RelaxedCaptureMode relaxed(*driver);
+    CUevent event = nullptr;
+    return driver->event_create(&event, CU_EVENT_DEFAULT) == CUDA_SUCCESS ? event : nullptr;
+}
+
+void DriverEvents::destroy(GpuEvent event) noexcept {
+    const RealDriver* driver = real_driver();
+    if (driver != nullptr && driver->cuEventDestroy_v2 != nullptr) {
+        const RelaxedCaptureMode relaxed(*driver);
+        driver->cuEventDestroy_v2(event_of(event));
+    }
+}
+
+bool DriverEvents::record(GpuEvent event, std::uintptr_t stream) noexcept {
+    const RealDriver* driver = real_driver();
+    if (driver == nullptr || driver->cuEventRecord == nullptr) {
+        return false;
+    }
+    const RelaxedCaptureMode relaxed(*driver);
+    return driver->cuEventRecord(event_of(event), stream_of(stream)) == CUDA_SUCCESS;
+}
+
+EventState DriverEvents::query(GpuEvent event) noexcept {
+    const RealDriver* driver = real_driver();
+    if (driver == nullptr || driver->event_query == nullptr) {
+        return EventState::kFault;
+    }
+    const RelaxedCaptureMode relaxed(*driver);
+    switch (driver->event_query(event_of(event))) {
+        case CUDA_SUCCESS:
+            return EventState::kDone;
+        case CUDA_ERROR_NOT_READY:
+            return EventState::kPending;
+        default:
+            return EventState::kFault;
+    }
+}
+
+std::int64_t DriverEvents::elapsed_ns(GpuEvent from, GpuEvent to) noexcept {
+    const RealDriver* driver = real_driver();
+    if (driver == nullptr || driver->event_elapsed == nullptr) {
+        return 0;
+    }
+    const RelaxedCaptureMode relaxed(*driver);
+    float milliseconds = 0.0F;
+    if (driver->event_elapsed(&milliseconds, event_of(from), event_of(to)) != CUDA_SUCCESS) {
+        return 0;
+    }
+    return static_cast<std::int64_t>(static_cast<double>(milliseconds) * 1e6);
+}
+
+bool DriverEvents::capturing(std::uintptr_t stream) noexcept {
+    const RealDriver* driver = real_driver();
+    if (driver == nullptr || driver->stream_is_capturing == nullptr) {
+        return false;  // a driver before graphs
+    }
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return driver->stream_is_capturing(stream_of(stream), &status) != CUDA_SUCCESS ||
+           status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+}  // namespace crossover

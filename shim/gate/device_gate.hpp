@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gate of one device in this process: joins window inference (what the job does) with the
+// client (whose turn it is). Launching threads pass enter()/leave(); one watcher thread gives the
+// turn back.
+//
+// Invariants:
+//  1. The watcher gives the turn back only while no thread is between enter() and leave(), and
+//  every thread
+//     that enters afterwards sees that the turn is gone (entering_ and releasing_, sequentially
+//     consistent).
+//  2. A thread that waits in enter() holds no lock of ours, and giving the turn back does not
+//  depend on it.
+//  3. Every wait ends: by the grant, by let_go(), or by a bound after which the launch goes on
+//  ungated.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include <pthread.h>
+
+#include "arbiter/client.hpp"
+#include "shim/driver_events.hpp"
+#include "shim/inference/windows.hpp"
+
+namespace crossover {
+
+class DeviceGate {
+  public:
+    // Starts the watcher thread, which attaches to the device's segment and holds the attachment
+    // for its life. `context` is a CUcontext of the device. Waits for the attachment (bounded).
+    // nullptr: `status` says why.
+    static std::unique_ptr<DeviceGate> start(const DeviceUuid& device, std::uint32_t ordinal,
+                                             void* context, const JobIdentity& job,
+                                             const Options& options, Status& status) noexcept;
+    ~DeviceGate();  // only after stop() returned true
+    DeviceGate(const DeviceGate&) = delete;
+    DeviceGate& operator=(const DeviceGate&) = delete;
+
+    // Before a compute launch: waits for the turn, and at a crossing for the collective. True: the
+    // caller launches and then calls leave(). False: the gate is stopped; launch and forget.
+    bool enter(Stream& stream) noexcept;
+    void leave(Stream& stream, bool launched) noexcept;
+
+    // Around the launch of a communication kernel; never waits for the turn.
+    std::uint64_t begin_collective(Stream& stream, const CollectiveCall& call) noexcept;
+    void end_collective(Stream& stream, std::uint64_t number, bool launched) noexcept;
+
+    // Every waiting thread passes, and none waits until allow().
+    void let_go() noexcept;
+    void allow() noexcept;
+    void rekey(const JobIdentity& job) noexcept;
+    // The device's launches need no attention: this job is alone on it.
+    bool quiet() const noexcept { return quiet_.load(std::memory_order_acquire); }
+
+    // Ends the watcher, which detaches. False when it did not end within `bound_ns`: then it is
+    // left alone.
+    bool stop(std::uint64_t bound_ns) noexcept;
+    // In a forked child: no effect on the parent or the segment; the object is then leaked.
+    void abandon_after_fork() noexcept;
+
+    WindowInference& inference() noexcept { return inference_; }
+    void* context() const noexcept { return context_; }
+    std::uint32_t ordinal() const noexcept { return ordinal_; }
+
+  private:
+    DeviceGate(const DeviceUuid& device, std::uint32_t ordinal, void* context,
+               const JobIdentity& job, const Options& options);
+
+    // The watcher (watcher.cpp).
+    static void* watcher_main(void* self) noexcept;
+    void watch() noexcept;
+    std::uint64_t watch_once(std::uint64_t now) noexcept;
+    void update_quiet() noexcept;
+    void follow_collectives(std::uint64_t now) noexcept;
+    void follow_window(std::uint64_t now, std::uint64_t in_flight) noexcept;
+    void follow_silence(std::uint64_t now) noexcept;
+    bool give_back(std::uint64_t launches_seen) noexcept;
+
+    // Launching threads.
+    bool try_enter(Stream& stream, std::uint64_t& crossing) noexcept;
+    bool begin_use() noexcept;
+    void end_use() noexcept { users_.fetch_sub(1, std::memory_order_seq_cst); }
+    void wait_for_collective(Stream& stream, std::uint64_t number, std::uint64_t deadline) noexcept;
+    void wait_for_turn(std::uint64_t deadline) noexcept;
+    void wake_watcher() noexcept;
+    bool gated() const noexcept { return !ungated_.load(std::memory_order_acquire) && !quiet(); }
+
+    DriverEvents events_;
+    WindowInference inference_;
+    const DeviceUuid device_;
+    const std::uint32_t ordinal_;
+    void* const context_;
+    JobIdentity job_;
+    const Options options_;
+    const bool observe_;
+
+    std::unique_ptr<Client> client_;
+    pthread_t watcher_{};
+    bool watcher_started_ = false;
+    std::atomic<std::uint32_t> attach_state_{0};  // futex: 0 pending, 1 attached, 2 failed
+    Status attach_status_ = Status::kOk;
+    std::atomic<bool> stopping_{false};
+    std::atomic<std::uint32_t> users_{0};  // threads that may touch client_; it outlives them
+
+    std::atomic<bool> quiet_{false};
+    std::atomic<bool> ungated_{false};  // let go, or faulty
+    std::atomic<std::uint32_t> entering_{0};
+    std::atomic<bool> releasing_{false};
+    std::atomic<std::uint32_t> crossing_waiters_{0};
+    std::atomic<std::uint32_t> collectives_ended_{0};  // futex of threads at a crossing
+    std::atomic<bool> watcher_sleeps_{false};
+    std::atomic<bool> fresh_turn_{true};  // no compute since the last grant, window or idle time
+
+    // Only the watcher.
+    std::uint64_t launches_seen_ = 0;
+    std::uint64_t silent_since_ = 0;  // last seen launch
+    std::uint64_t drained_since_ =
+        0;  // since when nothing runs and nothing was launched, 0 = not so
+    std::uint64_t changed_at_ = 0;
+    std::uint64_t window_number_ = 0;  // newest collective of the open window, 0 = none open
+    std::uint64_t window_since_ = 0;
+    std::uint64_t window_launches_ = 0;
+    bool idle_reported_ = false;
+};
+
+// Some gate became quiet or loud: decides anew whether launches need attention. Defined in
+// process.cpp.
+void refresh_attention() noexcept;
+
+}  // namespace crossover

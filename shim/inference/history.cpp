@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shim/inference/history.hpp"
+
+namespace crossover {
+
+void WindowHistory::learn(std::uint64_t signature, std::uint64_t length_ns) noexcept {
+    Entry& entry = entries_[signature % kEntries];
+    if (entry.signature != signature) {
+        entry = {signature, length_ns};
+        return;
+    }
+    // A quarter of the new value: follows a change within a few iterations, shrugs at one odd
+    // window.
+    entry.mean_ns = entry.mean_ns - entry.mean_ns / 4 + length_ns / 4;
+}
+
+std::optional<std::uint64_t> WindowHistory::predict(std::uint64_t signature) const noexcept {
+    const Entry& entry = entries_[signature % kEntries];
+    if (entry.signature != signature) {
+        return std::nullopt;
+    }
+    return entry.mean_ns;
+}
+
+}  // namespace crossover

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Predicts how long a communication window will be from earlier windows of the same signature.
+// Pure: no clock, no GPU. Not thread-safe: WindowInference guards it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace crossover {
+
+class WindowHistory {
+  public:
+    // Takes note of one window of `length_ns` (0: the collective was hidden by compute entirely).
+    void learn(std::uint64_t signature, std::uint64_t length_ns) noexcept;
+    // The expected length in ns, or nothing when this signature was never seen.
+    std::optional<std::uint64_t> predict(std::uint64_t signature) const noexcept;
+
+  private:
+    // Signatures repeat every iteration, so few are live; an old one is displaced by a new one in
+    // its place.
+    static constexpr std::size_t kEntries = 2048;
+    struct Entry {
+        std::uint64_t signature = 0;
+        std::uint64_t mean_ns = 0;
+    };
+    std::array<Entry, kEntries> entries_{};
+};
+
+// Mixes a further value into a signature.
+constexpr std::uint64_t mix_signature(std::uint64_t signature, std::uint64_t value) noexcept {
+    signature ^= value + 0x9E3779B97F4A7C15ULL + (signature << 6) + (signature >> 2);
+    signature *= 0xFF51AFD7ED558CCDULL;
+    return signature ^ (signature >> 33);
+}
+
+}  // namespace crossover

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+// Window inference: from the order of launches, collectives, event records and stream waits it
+// tells whether a stream stands behind an unfinished collective, whether all submitted compute has
+// finished (drained), and how long the window will be. One object per device and process. It knows
+// no CUDA, no NCCL, no arbiter: streams and events are opaque numbers, the GPU is GpuEvents.
+//
+// Thread-safety: every public function may be called by any thread. Those the launch path uses take
+// no lock unless a stream is new. Functions that record events take the lock for that long, and are
+// called with a current context.
+//
+// Rules (design, "window inference"):
+//  1. A collective gets number k; its stream is then behind k. An event record copies the stream's
+//  number to
+//     the event, a stream wait merges it into the waiting stream; blocking streams and the legacy
+//     default stream follow CUDA's implicit order.
+//  2. A drain marker is recorded on each stream with unmarked compute when a collective is
+//  submitted, and on a
+//     stream just before it is put behind a collective.
+//  3. Drained = on every stream all launches are covered by its last marker and that marker is
+//  done.
+//  4. A stream on which collectives run and that was joined to others' compute, without carrying
+//  most of the
+//     launches itself, is a communication stream: its kernels belong to the collective.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "shim/inference/gpu_events.hpp"
+#include "shim/inference/handle_map.hpp"
+#include "shim/inference/history.hpp"
+
+namespace crossover {
+
+using StreamKey = std::uintptr_t;
+using EventKey = std::uintptr_t;
+
+enum class StreamKind : std::uint32_t {
+    kNonBlocking,  // no implicit order with the legacy default stream
+    kBlocking,
+    kLegacyDefault,
+    kPerThread,  // only its own thread can name it, so only that thread marks it
+};
+
+// A marker event with the number of owners that still want to ask it.
+struct Marker {
+    GpuEvent event = nullptr;
+    std::uint32_t references = 0;
+    bool done = false;
+};
+
+struct Stream {
+    StreamKey handle = 0;
+    StreamKind kind = StreamKind::kNonBlocking;
+    std::atomic<bool> communication{false};
+    std::atomic<std::uint64_t> behind{0};  // newest collective it depends on
+    std::atomic<std::uint64_t> passed{
+        0};  // newest collective that launches on it need not wait for
+    std::atomic<std::uint64_t> crossed{0};    // newest collective that a launch has met on it
+    std::atomic<std::uint64_t> submitted{0};  // compute launches that the driver has taken
+    std::atomic<std::uint64_t> launches{0};   // all launches, communication's too
+    // Guarded by WindowInference::mutex_.
+    std::uint64_t marked = 0;  // value of `submitted` that `marker` covers
+    Marker* marker = nullptr;
+    bool joined_compute = false;  // has waited for another stream's compute
+    bool alive = false;
+    std::uint64_t thread = 0;  // kPerThread: its thread
+};
+
+struct CollectiveCall {
+    std::uint64_t communicator = 0;  // any stable number of it, 0 unknown
+    std::uint64_t bytes = 0;         // 0 unknown
+    std::uint64_t operation = 0;     // any stable number of its kind
+};
+
+struct FinishedCollective {
+    std::uint64_t number = 0;
+    std::uint64_t running_ns = 0;  // on the GPU, waiting for peers included
+    std::uint64_t exposed_ns = 0;  // part of it after the job's compute had drained
+};
+
+class WindowInference {
+  public:
+    explicit WindowInference(GpuEvents& gpu);
+    ~WindowInference();
+    WindowInference(const WindowInference&) = delete;
+    WindowInference& operator=(const WindowInference&) = delete;
+
+    // --- streams
+    // -------------------------------------------------------------------------------------------
+    // The stream's record; nullptr when the table is full.
+    Stream* stream(StreamKey key, StreamKey handle, StreamKind kind, std::uint64_t thread) noexcept;
+    Stream* find_stream(StreamKey key) noexcept { return streams_.find(key); }
+    void remove_stream(StreamKey key) noexcept;
+    // Forgets what is known and takes every stream to have unmarked compute: tracking starts
+    // (again).
+    void restart() noexcept;
+
+    // --- the launch path
+    // ----------------------------------------------------------------------------------- The
+    // newest unfinished collective that a launch on the stream would stand behind, or 0.
+    std::uint64_t unfinished_behind(Stream& stream) noexcept;
+    // The driver has taken a compute launch of the stream.
+    void compute_submitted(Stream& stream) noexcept;
+    // Whether waiting for `number` is expected to pay; when not, the stream is marked as having
+    // passed it.
+    bool crossing_pays(Stream& stream, std::uint64_t number, std::uint64_t min_window_ns) noexcept;
+    bool finished(std::uint64_t number) const noexcept;
+
+    // --- the rest
+    // --------------------------------------------------------------------------------------------
+    // Around the launch of a communication kernel on the stream. The number, or 0 when it is not
+    // tracked.
+    std::uint64_t before_collective(Stream& stream, const CollectiveCall& call) noexcept;
+    void after_collective(Stream& stream, std::uint64_t number, bool launched) noexcept;
+    void event_recorded(EventKey event, Stream& stream) noexcept;
+    void event_destroyed(EventKey event) noexcept;
+    // Before the driver puts the stream behind the event.
+    void before_wait(Stream& stream, EventKey event) noexcept;
+
+    // --- the watcher
+    // -------------------------------------------------------------------------------------------
+    // Asks the oldest collectives in flight; returns one that has finished since, or nothing.
+    std::optional<FinishedCollective> poll_finished() noexcept;
+    // Number of the newest collective in flight, or 0.
+    std::uint64_t newest_in_flight() const noexcept {
+        return newest_in_flight_.load(std::memory_order_acquire);
+    }
+    // All submitted compute is covered by markers that are done. Asks the GPU.
+    bool drained() noexcept;
+    // Records markers on streams whose launches are not covered. True when every one could be
+    // marked.
+    bool mark_open_streams() noexcept;
+    // Sum of all compute launches: unchanged means silence.
+    std::uint64_t compute_launches() const noexcept {
+        return compute_launches_.load(std::memory_order_acquire);
+    }
+    // How long a window that is open now is expected to last in all, for the newest collective in
+    // flight.
+    std::optional<std::uint64_t> expected_window_ns() noexcept;
+    // An event of ours failed: inference cannot be trusted any more.
+    bool faulty() const noexcept { return faulty_.load(std::memory_order_acquire); }
+
+  private:
+    enum class State : std::uint32_t { kFree, kSubmitting, kInFlight, kFinished };
+    static constexpr std::size_t kMaxMarkers = 4;
+    struct Collective {
+        std::atomic<std::uint64_t> number{0};
+        std::atomic<State> state{State::kFree};
+        StreamKey stream = 0;
+        GpuEvent begin = nullptr;
+        GpuEvent end = nullptr;
+        std::uint64_t crossing_signature = 0;
+        std::uint64_t window_signature = 0;
+        // The last markers of the job's compute as the collective saw them, with the stream of
+        // each.
+        struct Mark {
+            const Stream* stream = nullptr;
+            Marker* marker = nullptr;
+        };
+        std::array<Mark, kMaxMarkers> marks{};
+    };
+    struct EventRecord {
+        std::atomic<std::uint64_t> behind{0};
+        std::atomic<StreamKey> compute_stream{
+            0};  // 0: the stream it was recorded on carries no compute
+    };
+    static constexpr std::size_t kCollectives = 256;
+
+    std::uint64_t behind(const Stream& stream) const noexcept;
+    Collective& slot(std::uint64_t number) noexcept { return collectives_[number % kCollectives]; }
+    const Collective& slot(std::uint64_t number) const noexcept {
+        return collectives_[number % kCollectives];
+    }
+    bool markable(const Stream& stream) const noexcept;
+    bool mark(Stream& stream) noexcept;
+    void attach_mark(Collective& collective, const Stream& stream) noexcept;
+    void drop_marker(Marker*& marker) noexcept;
+    void retire(Collective& collective) noexcept;
+    void note_crossing(Stream& stream, std::uint64_t number) noexcept;
+    void update_in_flight() noexcept;
+    std::uint64_t measure_exposed(Collective& collective, std::uint64_t running_ns) noexcept;
+    bool marker_done(Marker& marker) noexcept;
+    GpuEvent take_event() noexcept;
+    void give_event(GpuEvent event) noexcept;
+    bool record(GpuEvent event, StreamKey stream) noexcept;
+
+    GpuEvents& gpu_;
+    HandleMap<Stream> streams_{1024};
+    HandleMap<EventRecord> events_{16384};
+    std::array<Collective, kCollectives> collectives_;
+    std::atomic<std::uint64_t> newest_in_flight_{0};
+    std::atomic<std::uint64_t> compute_launches_{0};
+    std::atomic<bool> faulty_{false};
+    std::atomic<Stream*> legacy_{nullptr};
+    std::atomic<std::uint32_t> blocking_streams_{0};  // per-thread default streams included
+
+    mutable std::mutex mutex_;  // everything below
+    std::vector<Stream*> all_streams_;
+    std::vector<Marker*> orphans_;  // of destroyed streams whose work may still run
+    std::vector<GpuEvent> spare_events_;
+    std::vector<std::unique_ptr<Marker>> markers_;
+    std::vector<Marker*> spare_markers_;
+    WindowHistory crossings_;  // by place in the iteration: windows that may be of length 0
+    WindowHistory windows_;    // by communicator and size: windows that did open
+    std::uint64_t next_number_ = 1;
+    std::uint64_t oldest_in_flight_ = 1;  // no collective below it is in flight
+    std::uint64_t position_ = 0;          // collectives since the last crossing
+};
+
+// A number of the calling thread that no other live thread of the process has.
+std::uint64_t current_thread_number() noexcept;
+
+}  // namespace crossover

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+// Window inference against a model GPU: each test is the order of calls of one way of training.
+#include "shim/inference/windows.hpp"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "tests/unit/fake_gpu.hpp"
+
+namespace crossover {
+namespace {
+
+constexpr std::int64_t kMs = 1'000'000;
+constexpr std::uint64_t kMinWindow = 300'000;
+constexpr StreamKey kMain = 0x1000;
+constexpr StreamKey kComm = 0x2000;
+constexpr StreamKey kOther = 0x3000;
+constexpr EventKey kReady = 0x10;
+constexpr EventKey kDone = 0x20;
+
+// Plays a program on the model GPU and tells inference what the hooks would.
+class Windows : public testing::Test {
+  protected:
+    Stream& stream(StreamKey key, StreamKind kind = StreamKind::kNonBlocking) {
+        Stream* found = windows.stream(key, key, kind, current_thread_number());
+        EXPECT_NE(found, nullptr);
+        return *found;
+    }
+    // A launch; returns the collective it would have to wait for.
+    std::uint64_t launch(Stream& on, std::int64_t ns) {
+        on.launches.fetch_add(1);
+        const std::uint64_t behind = windows.unfinished_behind(on);
+        gpu.work(on.handle, ns);
+        windows.compute_submitted(on);
+        return behind;
+    }
+    std::uint64_t collective(Stream& on, std::int64_t ns, std::uint64_t bytes = 1000) {
+        const std::uint64_t number = windows.before_collective(on, {7, bytes, 1});
+        gpu.work(on.handle, ns);
+        windows.after_collective(on, number, true);
+        return number;
+    }
+    void record(EventKey event, Stream& on) { windows.event_recorded(event, on); }
+    void wait(Stream& on, EventKey event, const Stream& recorded_on) {
+        windows.before_wait(on, event);
+        gpu.join(on.handle, recorded_on.handle);
+    }
+    std::optional<FinishedCollective> finish_at(std::int64_t time) {
+        gpu.now = time;
+        return windows.poll_finished();
+    }
+    // One iteration of data-parallel training with one bucket after the backward pass. Returns the
+    // collective that the optimizer's launch stands behind.
+    std::uint64_t ddp_iteration(std::int64_t compute_ns, std::int64_t communicate_ns) {
+        Stream& main = stream(kMain);
+        Stream& comm = stream(kComm);
+        launch(main, compute_ns);
+        record(kReady, main);
+        wait(comm, kReady, main);
+        collective(comm, communicate_ns);
+        record(kDone, comm);
+        wait(main, kDone, comm);
+        return launch(main, 0);
+    }
+
+    FakeGpu gpu;
+    WindowInference windows{gpu};
+};
+
+TEST_F(Windows, ComputeIsDrainedOnlyWhenItsMarkerIsDone) {
+    Stream& main = stream(kMain);
+    EXPECT_TRUE(windows.drained());
+    launch(main, 10 * kMs);
+    EXPECT_FALSE(windows.drained()) << "no marker covers the launch";
+    EXPECT_TRUE(windows.mark_open_streams());
+    gpu.now = 10 * kMs - 1;
+    EXPECT_FALSE(windows.drained());
+    gpu.now = 10 * kMs;
+    EXPECT_TRUE(windows.drained());
+    launch(main, kMs);
+    EXPECT_FALSE(windows.drained());
+}
+
+TEST_F(Windows, SideStreamCollectiveOpensAWindowFromDrainedToItsEnd) {
+    Stream& main = stream(kMain);
+    Stream& comm = stream(kComm);
+    launch(main, 40 * kMs);
+    record(kReady, main);
+    wait(comm, kReady, main);
+    const std::uint64_t number = collective(comm, 20 * kMs);
+    record(kDone, comm);
+    wait(main, kDone, comm);
+    EXPECT_EQ(windows.newest_in_flight(), number);
+    gpu.now = 39 * kMs;
+    EXPECT_FALSE(windows.drained());
+    gpu.now = 40 * kMs;
+    EXPECT_TRUE(windows.drained());
+    EXPECT_EQ(launch(main, 0), number) << "the optimizer's launch is the crossing";
+    EXPECT_FALSE(finish_at(60 * kMs - 1));
+    const auto done = finish_at(60 * kMs);
+    ASSERT_TRUE(done);
+    EXPECT_EQ(done->number, number);
+    EXPECT_EQ(done->running_ns, 20U * kMs);
+    EXPECT_EQ(done->exposed_ns, 20U * kMs);
+    EXPECT_EQ(windows.newest_in_flight(), 0U);
+    EXPECT_EQ(launch(main, 0), 0U);
+}
+
+TEST_F(Windows, AWindowPaysOnlyWhereItsHistorySaysSo) {
+    for (const auto& [communicate_ns, pays] :
+         {std::pair{20 * kMs, true}, std::pair{kMs / 10, false}}) {
+        WindowInference fresh(gpu);
+        for (int iteration = 0; iteration < 3; ++iteration) {
+            Stream& main = *fresh.stream(kMain, kMain, StreamKind::kNonBlocking, 0);
+            Stream& comm = *fresh.stream(kComm, kComm, StreamKind::kNonBlocking, 0);
+            main.launches.fetch_add(1);
+            fresh.unfinished_behind(main);
+            gpu.work(kMain, 5 * kMs);
+            fresh.compute_submitted(main);
+            fresh.event_recorded(kReady, main);
+            fresh.before_wait(comm, kReady);
+            gpu.join(kComm, kMain);
+            const std::uint64_t number = fresh.before_collective(comm, {7, 1000, 1});
+            gpu.work(kComm, communicate_ns);
+            fresh.after_collective(comm, number, true);
+            fresh.event_recorded(kDone, comm);
+            fresh.before_wait(main, kDone);
+            gpu.join(kMain, kComm);
+            ASSERT_EQ(fresh.unfinished_behind(main), number);
+            EXPECT_EQ(fresh.crossing_pays(main, number, kMinWindow), iteration > 0 && pays)
+                << "iteration " << iteration << ", window of " << communicate_ns << " ns";
+            if (iteration == 0 || !pays) {
+                EXPECT_EQ(fresh.unfinished_behind(main), 0U)
+                    << "a crossing that does not pay is passed for good";
+            }
+            gpu.now = gpu.end_of(kComm);
+            ASSERT_TRUE(fresh.poll_finished());
+        }
+    }
+}
+
+TEST_F(Windows, BucketsHiddenByBackwardAreToldFromTheExposedOne) {
+    std::uint64_t exposed[3] = {};
+    for (int iteration = 0; iteration < 3; ++iteration) {
+        Stream& main = stream(kMain);
+        Stream& comm = stream(kComm);
+        for (int bucket = 0; bucket < 3; ++bucket) {
+            launch(main, 10 * kMs);
+            record(kReady, main);
+            wait(comm, kReady, main);
+            collective(
+                comm,
+                8 * kMs);  // all of one size: only the place in the iteration tells them apart
+            record(kDone + static_cast<EventKey>(bucket), comm);
+        }
+        for (int bucket = 0; bucket < 3; ++bucket) {
+            wait(main, kDone + static_cast<EventKey>(bucket), comm);
+        }
+        const std::uint64_t behind = windows.unfinished_behind(main);
+        EXPECT_EQ(behind, static_cast<std::uint64_t>(3 * iteration + 3))
+            << "the newest bucket counts";
+        EXPECT_EQ(windows.crossing_pays(main, behind, kMinWindow), iteration > 0);
+        gpu.now = gpu.end_of(kComm);
+        for (auto& length : exposed) {
+            const auto done = windows.poll_finished();
+            ASSERT_TRUE(done);
+            length = done->exposed_ns;
+        }
+        EXPECT_EQ(exposed[0], 0U);
+        EXPECT_EQ(exposed[1], 0U);
+        EXPECT_EQ(exposed[2], 8U * kMs);
+    }
+}
+
+TEST_F(Windows, CollectiveOnTheComputeStreamPutsItsOwnNextLaunchBehind) {
+    Stream& main = stream(kMain);
+    launch(main, 10 * kMs);
+    const std::uint64_t number = collective(main, 5 * kMs);
+    EXPECT_FALSE(main.communication) << "the stream carries the job's compute";
+    gpu.now = 10 * kMs;
+    EXPECT_TRUE(windows.drained());
+    EXPECT_EQ(launch(main, kMs), number);
+    gpu.now = 15 * kMs;
+    const auto done = windows.poll_finished();
+    ASSERT_TRUE(done);
+    EXPECT_EQ(done->exposed_ns, 5U * kMs);
+}
+
+TEST_F(Windows, PackingKernelsOnACommunicationStreamBelongToTheCollective) {
+    Stream& main = stream(kMain);
+    Stream& comm = stream(kComm);
+    for (int iteration = 0; iteration < 2; ++iteration) {
+        for (int layer = 0; layer < 8; ++layer) {
+            launch(main, kMs);
+        }
+        record(kReady, main);
+        wait(comm, kReady, main);
+        if (!comm.communication) {
+            launch(comm, kMs / 10);  // pack
+        } else {
+            comm.launches.fetch_add(1);
+        }
+        collective(comm, 4 * kMs);
+        comm.launches.fetch_add(1);  // unpack
+        EXPECT_TRUE(comm.communication);
+        gpu.now = gpu.end_of(kComm);
+        ASSERT_TRUE(windows.poll_finished());
+        EXPECT_TRUE(windows.drained());
+    }
+}
+
+TEST_F(Windows, BlockedCpuOpensTheWindowWithoutAnyStreamWait) {
+    Stream& main = stream(kMain);
+    Stream& comm = stream(kComm);
+    for (int iteration = 0; iteration < 2; ++iteration) {
+        launch(main, 10 * kMs);
+        record(kReady, main);
+        wait(comm, kReady, main);
+        collective(comm, 6 * kMs);
+        const auto expected = windows.expected_window_ns();
+        EXPECT_EQ(expected.has_value(), iteration > 0);
+        EXPECT_TRUE(!expected || *expected == 6U * kMs);
+        gpu.now = gpu.end_of(kMain);
+        EXPECT_TRUE(windows.drained());
+        gpu.now = gpu.end_of(kComm);
+        const auto done = windows.poll_finished();
+        ASSERT_TRUE(done);
+        EXPECT_EQ(done->exposed_ns, 6U * kMs);
+    }
+    EXPECT_FALSE(windows.expected_window_ns()) << "nothing is in flight";
+}
+
+TEST_F(Windows, LegacyDefaultStreamFollowsImplicitOrder) {
+    Stream& legacy = stream(kMain, StreamKind::kLegacyDefault);
+    Stream& blocking = stream(kComm, StreamKind::kBlocking);
+    Stream& free = stream(kOther);
+    launch(legacy, kMs);
+    const std::uint64_t number = collective(blocking, 5 * kMs);
+    EXPECT_EQ(windows.unfinished_behind(legacy), number)
+        << "the legacy stream waits for blocking streams";
+    EXPECT_EQ(windows.unfinished_behind(free), 0U);
+    gpu.now = gpu.end_of(kComm);
+    ASSERT_TRUE(windows.poll_finished());
+    const std::uint64_t second = collective(legacy, 5 * kMs);
+    EXPECT_EQ(windows.unfinished_behind(blocking), second)
+        << "blocking streams wait for the legacy stream";
+    EXPECT_EQ(windows.unfinished_behind(free), 0U);
+}
+
+TEST_F(Windows, CapturedWorkIsLeftAlone) {
+    Stream& main = stream(kMain);
+    launch(main, kMs);
+    gpu.captured.insert(kMain);
+    const std::size_t before = gpu.records;
+    EXPECT_EQ(windows.before_collective(main, {7, 1000, 1}), 0U);
+    windows.after_collective(main, 0, true);
+    EXPECT_FALSE(windows.mark_open_streams());
+    EXPECT_EQ(gpu.records, before);
+    EXPECT_EQ(windows.newest_in_flight(), 0U);
+    EXPECT_FALSE(windows.faulty());
+}
+
+TEST_F(Windows, ARefusedLaunchIsNoCollective) {
+    Stream& comm = stream(kComm);
+    const std::uint64_t number = windows.before_collective(comm, {7, 1000, 1});
+    ASSERT_NE(number, 0U);
+    windows.after_collective(comm, number, false);
+    EXPECT_TRUE(windows.finished(number));
+    EXPECT_EQ(windows.newest_in_flight(), 0U);
+    EXPECT_EQ(windows.unfinished_behind(comm), 0U);
+}
+
+TEST_F(Windows, AFaultyEventEndsInference) {
+    Stream& main = stream(kMain);
+    launch(main, kMs);
+    gpu.refuse_records = true;
+    windows.mark_open_streams();
+    EXPECT_TRUE(windows.faulty());
+    EXPECT_FALSE(windows.drained()) << "a faulty device is never taken for drained";
+}
+
+TEST_F(Windows, MoreInFlightThanAreFollowedPassUntracked) {
+    Stream& comm = stream(kComm);
+    std::uint64_t tracked = 0;
+    for (int each = 0; each < 300; ++each) {
+        tracked += collective(comm, kMs) != 0 ? 1 : 0;
+    }
+    EXPECT_EQ(tracked, 256U);
+    gpu.now = gpu.end_of(kComm);
+    std::uint64_t finished = 0;
+    while (windows.poll_finished()) {
+        ++finished;
+    }
+    EXPECT_EQ(finished, 256U);
+    EXPECT_NE(collective(comm, kMs), 0U);
+}
+
+TEST_F(Windows, CollectivesOnTwoStreamsEndInAnyOrder) {
+    Stream& slow = stream(kComm);
+    Stream& quick = stream(kOther);
+    const std::uint64_t first = collective(slow, 10 * kMs);
+    const std::uint64_t second = collective(quick, kMs);
+    const auto done = finish_at(kMs);
+    ASSERT_TRUE(done);
+    EXPECT_EQ(done->number, second);
+    EXPECT_FALSE(windows.poll_finished());
+    EXPECT_EQ(windows.newest_in_flight(), first);
+    EXPECT_FALSE(windows.finished(first));
+}
+
+TEST_F(Windows, DestroyedStreamsLeaveNoTraceAndTheirWorkStillCounts) {
+    Stream* gone = &stream(kOther);
+    launch(*gone, 10 * kMs);
+    windows.remove_stream(kOther);
+    EXPECT_EQ(windows.find_stream(kOther), nullptr);
+    EXPECT_FALSE(windows.drained());
+    gpu.now = 10 * kMs;
+    EXPECT_TRUE(windows.drained());
+    Stream& again = stream(kOther);  // the driver gives the handle out anew
+    EXPECT_EQ(again.submitted.load(), 0U);
+}
+
+TEST_F(Windows, RestartTakesEveryStreamForRunning) {
+    Stream& main = stream(kMain);
+    gpu.work(kMain, 10 * kMs);  // while nobody looked
+    EXPECT_TRUE(windows.drained());
+    windows.restart();
+    EXPECT_FALSE(windows.drained());
+    EXPECT_TRUE(windows.mark_open_streams());
+    EXPECT_FALSE(windows.drained());
+    gpu.now = 10 * kMs;
+    EXPECT_TRUE(windows.drained());
+    static_cast<void>(main);
+}
+
+TEST_F(Windows, EventsAreUsedAgain) {
+    for (int iteration = 0; iteration < 1000; ++iteration) {
+        ddp_iteration(kMs, kMs);
+        gpu.now = std::max(gpu.end_of(kMain), gpu.end_of(kComm));
+        ASSERT_TRUE(windows.poll_finished());
+    }
+    EXPECT_LE(gpu.alive, 16U);
+}
+
+TEST(WindowHistory, FollowsAChangeAndShrugsAtOneOddWindow) {
+    WindowHistory history;
+    EXPECT_FALSE(history.predict(5));
+    history.learn(5, 8000);
+    EXPECT_EQ(*history.predict(5), 8000U);
+    history.learn(5, 0);
+    EXPECT_EQ(*history.predict(5), 6000U);
+    for (int each = 0; each < 40; ++each) {
+        history.learn(5, 100);
+    }
+    EXPECT_LE(*history.predict(5), 110U);
+    EXPECT_FALSE(history.predict(5 + 2048)) << "another signature in the same place";
+}
+
+}  // namespace
+}  // namespace crossover
