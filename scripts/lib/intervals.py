@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sets of half-open time intervals, and what the virtual GPU's truth log says of a job in them: how long it computed (C),
+communicated (M) and communicated with nothing computing beside it (E). Pure: no clock, no process, no CUDA word."""
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+
+
+def union(intervals):
+    """Sorted, disjoint intervals covering the same points."""
+    merged = []
+    for start, end in sorted(i for i in intervals if i[1] > i[0]):
+        if merged and start <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([start, end])
+    return [tuple(i) for i in merged]
+
+
+def clip(intervals, window):
+    """The parts of intervals inside a (start, end) window."""
+    return [(max(s, window[0]), min(e, window[1])) for s, e in intervals if min(e, window[1]) > max(s, window[0])]
+
+
+def length(intervals):
+    return sum(end - start for start, end in intervals)
+
+
+def subtract(left, right):
+    """What is in left and not in right; both unions."""
+    rest, cuts, first = [], list(right), 0
+    for start, end in left:
+        while first < len(cuts) and cuts[first][1] <= start:
+            first += 1
+        k = first
+        while k < len(cuts) and cuts[k][0] < end:
+            if cuts[k][0] > start:
+                rest.append((start, cuts[k][0]))
+            start = max(start, cuts[k][1])
+            k += 1
+        if start < end:
+            rest.append((start, end))
+    return rest
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Times of one job per iteration, in ms, as measured."""
+
+    compute: float
+    communicate: float
+    exposed: float
+
+
+def read_truth(path):
+    """{(device, pid): {kind: [(start_ns, end_ns)]}} of a truth log."""
+    lanes = defaultdict(lambda: defaultdict(list))
+    with open(path, encoding="utf-8") as log:
+        for number, line in enumerate(log, 1):
+            try:
+                row = json.loads(line)
+                lanes[row["device"], row["pid"]][row["kind"]].append((row["start_ns"], row["end_ns"]))
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(f"{path}:{number}: not a line of a truth log ({error})") from None
+    return lanes
+
+
+def phases(lanes, pids, window, iterations):
+    """Mean C, M and E per iteration over the processes of a job, from `iterations` iterations in the window."""
+    totals = []
+    for (_, pid), kinds in lanes.items():
+        if pid in pids:
+            compute = union(clip(kinds["compute"], window))
+            communicate = union(clip(kinds["communicate"], window))
+            totals.append((length(compute), length(communicate), length(subtract(communicate, compute))))
+    if len(totals) != len(set(pids)):
+        raise ValueError(f"the truth log knows {len(totals)} of the {len(set(pids))} processes {sorted(pids)}")
+    scale = 1e6 * iterations * len(totals)
+    return Phases(*(sum(column) / scale for column in zip(*totals)))
+
+
+def bound(jobs, shared_link):
+    """T* of one iteration of each job, in ms; the jobs' communication adds up only where they share a link."""
+    return max(
+        sum(job.compute for job in jobs),
+        sum(job.communicate for job in jobs) if shared_link else 0.0,
+        max(job.compute + job.exposed for job in jobs),
+    )
