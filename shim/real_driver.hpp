@@ -8,7 +8,8 @@
 
 #undef cuGetProcAddress  // the table names both forms
 
-// The four-argument form of CUDA 11.3 to 11.8, which cuda.h no longer declares. A type only, never defined.
+// The four-argument form of CUDA 11.3 to 11.8, which cuda.h no longer declares. A type only, never
+// defined.
 CUresult CUDAAPI cuGetProcAddress_v1(const char* symbol, void** function, int version,
                                      cuuint64_t flags);
 

@@ -7,6 +7,8 @@
 #include "shim/wrapped.hpp"
 
 extern "C" {
+cudaError_t CUDARTAPI __cudaLaunchKernel_ptsz(cudaKernel_t, dim3, dim3, void**, size_t,
+                                              cudaStream_t);
 cudaError_t CUDARTAPI cudaLaunchKernel_ptsz(const void*, dim3, dim3, void**, size_t, cudaStream_t);
 cudaError_t CUDARTAPI cudaLaunchKernelExC_ptsz(const cudaLaunchConfig_t*, const void*, void**);
 cudaError_t CUDARTAPI cudaLaunchCooperativeKernel_ptsz(const void*, dim3, dim3, void**, size_t,

@@ -5,6 +5,11 @@
 
 #include <cuda_runtime_api.h>
 
+// What nvcc 13 compiles <<<>>> to; declared by the compiler's own headers only.
+extern "C" cudaError_t CUDARTAPI __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block,
+                                                    void** arguments, size_t shared,
+                                                    cudaStream_t stream);
+
 namespace crossover {
 
 struct RealRuntime {

@@ -33,7 +33,8 @@ constexpr Name kNames[] = {
 
 const Name* known_name(const char* name) noexcept {
     if (name == nullptr ||
-        (std::strncmp(name, "cu", 2) != 0 && std::strncmp(name, "nccl", 4) != 0)) {
+        (std::strncmp(name, "cu", 2) != 0 && std::strncmp(name, "nccl", 4) != 0 &&
+         std::strncmp(name, "__cuda", 6) != 0)) {
         return nullptr;
     }
     for (const Name& each : kNames) {

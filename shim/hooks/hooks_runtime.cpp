@@ -23,14 +23,16 @@ cudaError_t gated(cudaStream_t stream, bool per_thread, Real&& real) noexcept {
 
 #define CX_REAL(name) (real_runtime() == nullptr ? nullptr : real_runtime()->name)
 
-cudaError_t launch_kernel(decltype(&cudaLaunchKernel) real, bool per_thread, const void* function,
-                          dim3 grid, dim3 block, void** arguments, size_t shared,
-                          cudaStream_t stream) noexcept {
+// `Kernel` is a host function's address or a cudaKernel_t.
+template <class Kernel>
+cudaError_t launch_kernel(cudaError_t (*real)(Kernel, dim3, dim3, void**, size_t, cudaStream_t),
+                          bool per_thread, Kernel kernel, dim3 grid, dim3 block, void** arguments,
+                          size_t shared, cudaStream_t stream) noexcept {
     if (real == nullptr) {
         return cudaErrorSharedObjectSymbolNotFound;
     }
     return gated(stream, per_thread,
-                 [&] { return real(function, grid, block, arguments, shared, stream); });
+                 [&] { return real(kernel, grid, block, arguments, shared, stream); });
 }
 
 cudaError_t launch_kernel_ex(decltype(&cudaLaunchKernelExC) real, bool per_thread,
@@ -66,6 +68,20 @@ CX_EXPORT cudaError_t CUDARTAPI cudaLaunchKernel_ptsz(const void* function, dim3
                                                       void** arguments, size_t shared,
                                                       cudaStream_t stream) {
     return launch_kernel(CX_REAL(cudaLaunchKernel_ptsz), true, function, grid, block, arguments,
+                         shared, stream);
+}
+
+CX_EXPORT cudaError_t CUDARTAPI __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block,
+                                                   void** arguments, size_t shared,
+                                                   cudaStream_t stream) {
+    return launch_kernel(CX_REAL(__cudaLaunchKernel), false, kernel, grid, block, arguments, shared,
+                         stream);
+}
+
+CX_EXPORT cudaError_t CUDARTAPI __cudaLaunchKernel_ptsz(cudaKernel_t kernel, dim3 grid, dim3 block,
+                                                        void** arguments, size_t shared,
+                                                        cudaStream_t stream) {
+    return launch_kernel(CX_REAL(__cudaLaunchKernel_ptsz), true, kernel, grid, block, arguments,
                          shared, stream);
 }
 
