@@ -7,10 +7,12 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstring>
 #include <ctime>
 
 #include "arbiter/futex.hpp"
 #include "arbiter/policy.hpp"
+#include "shim/call_site.hpp"
 #include "shim/log.hpp"
 
 namespace crossover {
@@ -189,10 +191,7 @@ void DeviceGate::wait_for_turn(std::uint64_t deadline) noexcept {
         case Wait::kAborted:
             return;
         case Wait::kTimedOut:
-            log_line(LogLevel::kFault,
-                     "no turn within %llu s; this process goes on ungated on device %u",
-                     static_cast<unsigned long long>((monotonic_ns() - since) / 1'000'000'000),
-                     ordinal_);
+            report_stall(since);
             break;
         case Wait::kFault:
             log_line(LogLevel::kFault,
@@ -201,6 +200,30 @@ void DeviceGate::wait_for_turn(std::uint64_t deadline) noexcept {
             break;
     }
     ungated_.store(true, std::memory_order_release);
+}
+
+// Says who has the turn, since when, and where this thread waits.
+void DeviceGate::report_stall(std::uint64_t since_ns) const noexcept {
+    const Segment& segment = client_->segment();
+    const std::size_t holder =
+        segment.arbitration.turn.word.load(std::memory_order_acquire) & kTurnJobMask;
+    char name[kJobNameBytes] = "nobody";
+    std::uint64_t held_ns = 0;
+    const std::uint64_t now = monotonic_ns();
+    if (holder != 0 && holder <= kMaxJobs) {
+        // Read without the lock, which may be what is wrong: a hint for people.
+        const JobSlot& job = segment.jobs[holder - 1];
+        std::memcpy(name, job.name, sizeof name - 1);
+        name[sizeof name - 1] = '\0';
+        held_ns = now - std::min(now, job.turn_since_ns);
+    }
+    char place[256];
+    describe_call_site(place, sizeof place);
+    log_line(LogLevel::kFault,
+             "no turn on device %u within %llu ms: %s has it since %llu ms; waiting in %s; this "
+             "process goes on ungated",
+             ordinal_, static_cast<unsigned long long>((now - since_ns) / 1'000'000), name,
+             static_cast<unsigned long long>(held_ns / 1'000'000), place);
 }
 
 void DeviceGate::wake_watcher() noexcept {

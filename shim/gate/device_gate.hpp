@@ -84,6 +84,7 @@ class DeviceGate {
     void end_use() noexcept { users_.fetch_sub(1, std::memory_order_seq_cst); }
     void wait_for_collective(Stream& stream, std::uint64_t number, std::uint64_t deadline) noexcept;
     void wait_for_turn(std::uint64_t deadline) noexcept;
+    void report_stall(std::uint64_t since_ns) const noexcept;
     void wake_watcher() noexcept;
     bool gated() const noexcept { return !ungated_.load(std::memory_order_acquire) && !quiet(); }
 
