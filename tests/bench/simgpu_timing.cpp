@@ -310,16 +310,16 @@ nlohmann::json summary(const std::vector<double>& values) {
 }
 
 int report(const std::vector<Errors>& rows, const std::string& json_file) {
-    fmt::print(
-        "Error of the virtual GPU's times, {} client processes, {} cores; limit {:g} % (medians)\n",
-        kClients, sysconf(_SC_NPROCESSORS_ONLN), kLimit * 100);
-    fmt::print("{:40} {:>9} {:>5} | {:>8} {:>8} | {:>8} {:>8} {:>8} {:>8}\n", "", "asked ms", "n",
-               "device", "max", "seen", "mean", "p95", "max");
     double load = -1;
     getloadavg(&load, 1);
     fmt::print(
         "Load of this machine over the last minute: {:.2f}; a busy one wakes programs late\n",
         load);
+    fmt::print(
+        "Error of the virtual GPU's times, {} client processes, {} cores; limit {:g} % (medians)\n",
+        kClients, sysconf(_SC_NPROCESSORS_ONLN), kLimit * 100);
+    fmt::print("{:40} {:>9} {:>5} | {:>8} {:>8} | {:>8} {:>8} {:>8} {:>8}\n", "", "asked ms", "n",
+               "device", "max", "seen", "mean", "p95", "max");
     nlohmann::json json = {{"clients", kClients},
                            {"load", load},
                            {"limit", kLimit},
