@@ -123,6 +123,7 @@ class DeviceGate {
     std::uint64_t window_number_ = 0;  // newest collective of the open window, 0 = none open
     std::uint64_t window_since_ = 0;
     std::uint64_t window_launches_ = 0;
+    std::uint64_t communicated_until_ = 0;
     bool idle_reported_ = false;
 };
 

@@ -138,7 +138,10 @@ void DeviceGate::follow_collectives(std::uint64_t now) noexcept {
     bool any = false;
     while (const auto done = inference_.poll_finished()) {
         client_->record(EventKind::kCollectiveEnd, done->running_ns, now);
-        client_->add_communicated(done->running_ns);
+        // Collectives of several communicators may run at once; the time counts once.
+        const std::uint64_t began = std::max(now - std::min(now, done->running_ns), communicated_until_);
+        client_->add_communicated(now - began);
+        communicated_until_ = now;
         client_->add_exposed(done->exposed_ns);
         any = true;
     }
