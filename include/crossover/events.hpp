@@ -8,7 +8,7 @@ namespace crossover {
 
 enum class EventKind : std::uint16_t {
     kNone = 0,
-#define CX_EVENT(identifier, number, name, value) identifier = number,
+#define CX_EVENT(identifier, number, name, value) identifier = (number),
 #include "crossover/events.def"
 #undef CX_EVENT
 };

@@ -74,11 +74,12 @@ struct alignas(64) Turn {
 struct alignas(64) Arbitration {
     alignas(64) std::byte lock[64];  // a robust process-shared mutex, arbiter/segment_lock.hpp
     Turn turn;
-    std::uint64_t round;          // locked: number of the current round, from 1
-    std::uint64_t turn_count;     // locked: turns granted since the segment was made
-    std::uint64_t expired_count;  // locked: turns ended by their lease
-    std::uint64_t reaped_count;   // locked: clients that died without detaching
-    std::uint64_t reserved[4];
+    std::uint64_t round;           // locked: number of the current round, from 1
+    std::uint64_t turn_count;      // locked: turns granted since the segment was made
+    std::uint64_t expired_count;   // locked: turns ended by their lease
+    std::uint64_t reaped_count;    // locked: clients that died without detaching
+    std::uint64_t repaired_count;  // locked: transitions cut short by death and put right
+    std::uint64_t reserved[3];
 };
 
 struct alignas(64) JobSlot {
@@ -121,7 +122,7 @@ struct alignas(64) ClientSlot {
     std::atomic<std::uint64_t> crossings;   // owner: crossings gated
     std::atomic<std::uint64_t> exposed_ns;  // owner: sum of its communication windows, gated or not
     std::atomic<std::uint64_t>
-        communicated_ns;  // owner: time with at least one collective in flight
+        communicated_ns;          // owner: time with at least one collective in flight
     std::uint64_t released_turn;  // locked: number of the turn it last gave its claim back in
 };
 

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// The segment's file: which folder, whose, made, opened, mapped, listed, removed. Knows nothing of
+// turns. Trusts no folder and no file before it has looked at owner, mode, type, size and version.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "arbiter/client.hpp"
+#include "crossover/layout.hpp"
+#include "crossover/status.hpp"
+
+namespace crossover {
+
+// "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" and the closing zero.
+inline constexpr std::size_t kUuidTextBytes = 41;
+void format_uuid(const DeviceUuid& device, char (&text)[kUuidTextBytes]) noexcept;
+// With or without the prefix. False, and `device` unchanged, for anything else.
+bool parse_uuid(const char* text, DeviceUuid& device) noexcept;
+
+struct Folder {
+    char path[256] = {};
+    bool group_shared = false;  // the folder's group may write in it, so segments are its members'
+    uid_t owner = 0;
+    gid_t group = 0;
+    mode_t file_mode = 0600;  // follows the folder's group access
+};
+
+// The folder of the segments. `configured` (CROSSOVER_DIR; absolute path, or empty) as it stands,
+// else /dev/shm/crossover-<uid>, or below XDG_RUNTIME_DIR or /tmp where there is no /dev/shm. With
+// `create` a missing one is made, for this user only (one level, whatever the umask).
+//   kForeign   not a folder, a symbolic link, open to others, or the private one is not this user's
+//   kNotFound  missing, and not to be created
+//   kAccess, kNoSpace, kSystem  the system refused; `folder.path` says what was tried in every case
+// Nobody else may write in a private folder. A configured one may be its group's; and everybody's
+// only when it is sticky like /tmp, and then only files of this user are trusted in it.
+Status choose_folder(const char* configured, bool create, Folder& folder) noexcept;
+
+// A mapped segment. Moves; unmaps in the end, unless leak() was called.
+class MappedSegment {
+  public:
+    MappedSegment() noexcept;
+    ~MappedSegment();
+    MappedSegment(MappedSegment&& other) noexcept;
+    MappedSegment& operator=(MappedSegment&& other) noexcept;
+
+    explicit operator bool() const noexcept { return region_ != nullptr; }
+    Segment* get() const noexcept;         // nullptr when nothing is mapped or it is read-only
+    const Segment* view() const noexcept;  // nullptr when nothing is mapped
+    const char* path() const noexcept { return path_; }
+    // Keeps the mapping until the process ends.
+    void leak() noexcept;
+    void reset() noexcept;
+    // Whether the file's name still leads to this file.
+    bool is_named() const noexcept;
+
+  private:
+    friend struct SegmentOpener;
+    struct Region;
+    std::unique_ptr<Region> region_;
+    bool writable_ = false;
+    dev_t device_ = 0;
+    ino_t inode_ = 0;
+    char path_[320] = {};
+};
+
+// Opens the device's segment, or makes it: complete and under its final name at once, its space
+// allocated, so that a full disk is kNoSpace now and not SIGBUS later. Waits at most until
+// `deadline_ns` for one that is not ready. The caller checks Header::unlinked under the lock.
+Status open_or_create(const Folder& folder, const DeviceUuid& device, std::uint64_t deadline_ns,
+                      MappedSegment& segment) noexcept;
+
+// For tools: reads only, changes nothing, makes nothing. `path` as given by list_segments().
+Status open_read_only(const Folder& folder, const char* path, MappedSegment& segment) noexcept;
+
+// Removes the segment's name if it still leads to this segment. To be called under the segment's
+// lock; only then nobody else removes or replaces it.
+Status remove_name(const MappedSegment& segment) noexcept;
+
+struct SegmentFile {
+    std::string path;
+    DeviceUuid device;
+};
+// Segments of this layout in the folder, by name. For tools: allocates.
+std::vector<SegmentFile> list_segments(const Folder& folder);
+
+}  // namespace crossover

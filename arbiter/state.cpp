@@ -1,0 +1,469 @@
+// SPDX-License-Identifier: Apache-2.0
+// Transitions: each changes the truth of one client or of the turn, then settle() derives the rest,
+// ends a turn without claims, grants a free one and starts or stops the lease.
+#include "arbiter/state.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "arbiter/policy.hpp"
+#include "arbiter/ring.hpp"
+
+namespace crossover {
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+
+std::uint64_t since(std::uint64_t now_ns, std::uint64_t then_ns) noexcept {
+    return now_ns > then_ns ? now_ns - then_ns : 0;
+}
+
+// One transition under way. `actor` is the client that causes it, for the events.
+class Transition {
+  public:
+    Transition(Segment& segment, std::uint32_t actor, std::uint64_t now_ns, Wakes& wakes) noexcept
+        : segment_(segment), actor_(actor), now_ns_(now_ns), wakes_(wakes) {
+        if (segment_.arbitration.round == 0) segment_.arbitration.round = 1;
+    }
+
+    void settle() noexcept {
+        recount();
+        std::size_t holder = turn_holder(segment_);
+        if (holder != kNoJob && segment_.jobs[holder].claims == 0) {
+            end_turn(holder, false);
+            holder = kNoJob;
+        }
+        if (holder == kNoJob) holder = grant_next();
+        if (holder != kNoJob) lease(holder);
+    }
+
+    void end_turn(std::size_t index, bool cut_by_lease) noexcept {
+        JobSlot& job = segment_.jobs[index];
+        const std::uint64_t held = since(now_ns_, job.turn_since_ns);
+        job.held_ns += held;
+        // Only a contested turn tells how long a turn must be; a job may keep an uncontested one
+        // for hours.
+        if (job.lease_from_ns != 0) {
+            job.recent_turn_ns = updated_recent_turn_ns(
+                job.recent_turn_ns, since(now_ns_, job.lease_from_ns), cut_by_lease);
+        }
+        job.lease_from_ns = 0;
+        job.lease_ns = 0;
+        job.turn_since_ns = 0;
+        for (std::uint32_t slot = 0; slot < kMaxClients; ++slot) {
+            ClientSlot& client = segment_.clients[slot];
+            if (!belongs(client, index) || client.claims.load(kRelaxed) == 0) continue;
+            client.claims.store(0, kRelaxed);
+            notify(slot);
+        }
+        segment_.arbitration.turn.word.store(turn_number(segment_) << 16,
+                                             std::memory_order_release);
+        if (cut_by_lease) ++segment_.arbitration.expired_count;
+        log(cut_by_lease ? EventKind::kExpire : EventKind::kRelease, held, index);
+        recount();
+    }
+
+    // Derives job counts, job states and the counts of the turn line from the client slots.
+    void recount() noexcept {
+        struct Tally {
+            std::uint32_t clients = 0, claims = 0, waiters = 0;
+        } tallies[kMaxJobs];
+        const std::size_t holder = turn_holder(segment_);
+        for (ClientSlot& client : segment_.clients) {
+            if (client.attached.load(kRelaxed) == 0) continue;
+            if (client.job >= kMaxJobs || segment_.jobs[client.job].key == 0) {
+                client.attached.store(0, kRelaxed);  // only damage makes it so
+                continue;
+            }
+            const bool holds = client.job == holder;
+            if (!holds) client.claims.store(0, kRelaxed);
+            const bool claims = client.claims.load(kRelaxed) != 0;
+            if (claims) client.waits.store(0, kRelaxed);
+            Tally& tally = tallies[client.job];
+            ++tally.clients;
+            tally.claims += claims ? 1 : 0;
+            tally.waiters += client.waits.load(kRelaxed) != 0 ? 1 : 0;
+        }
+        std::uint32_t active = 0;
+        std::uint32_t waiting = 0;
+        bool new_waiter = false;
+        for (std::size_t i = 0; i < kMaxJobs; ++i) {
+            JobSlot& job = segment_.jobs[i];
+            if (tallies[i].clients == 0) {
+                if (job.key != 0) job = JobSlot{};
+                if (i == holder) {
+                    segment_.arbitration.turn.word.store(turn_number(segment_) << 16,
+                                                         std::memory_order_release);
+                }
+                continue;
+            }
+            job.clients = tallies[i].clients;
+            job.claims = tallies[i].claims;
+            job.waiters = tallies[i].waiters;
+            if (i != holder) {
+                job.turn_since_ns = 0;
+                job.lease_from_ns = 0;
+                job.lease_ns = 0;
+            }
+            ++active;
+            const JobState state = i == holder       ? JobState::kHolding
+                                   : job.waiters > 0 ? JobState::kWaiting
+                                                     : JobState::kIdle;
+            if (state == JobState::kWaiting) ++waiting;
+            if (state != job.state) {
+                if (job.state == JobState::kWaiting) {
+                    job.waited_ns += since(now_ns_, job.wait_since_ns);
+                }
+                if (state == JobState::kWaiting) {
+                    job.wait_since_ns = now_ns_;
+                    new_waiter = true;
+                    log(EventKind::kWait, 0, i);
+                }
+                job.state = state;
+            }
+        }
+        segment_.arbitration.turn.active_jobs.store(active, std::memory_order_release);
+        segment_.arbitration.turn.waiting_jobs.store(waiting, std::memory_order_release);
+        if (new_waiter) notify_job(turn_holder(segment_));
+    }
+
+    void notify(std::uint32_t slot) noexcept {
+        segment_.clients[slot].notice.fetch_add(1, std::memory_order_release);
+        wakes_.notices.add(slot);
+    }
+
+    void notify_all_but_actor() noexcept {
+        for (std::uint32_t slot = 0; slot < kMaxClients; ++slot) {
+            if (slot != actor_ && segment_.clients[slot].attached.load(kRelaxed) != 0) notify(slot);
+        }
+    }
+
+    void grant_to(std::uint32_t slot) noexcept {
+        ClientSlot& client = segment_.clients[slot];
+        client.claims.store(1, kRelaxed);
+        client.waits.store(0, kRelaxed);
+        client.grant.fetch_add(1, std::memory_order_release);
+        wakes_.grants.add(slot);
+    }
+
+    void log(EventKind kind, std::uint64_t value, std::size_t job) noexcept {
+        EventRecord event;
+        event.time_ns = now_ns_;
+        event.value = value;
+        event.kind = kind;
+        event.client = actor_ < kMaxClients ? actor_ + 1 : 0;
+        if (job < kMaxJobs) {
+            event.job = static_cast<std::uint16_t>(job + 1);
+            event.job_key = segment_.jobs[job].key;
+        }
+        append_event(segment_, event);
+    }
+
+  private:
+    static bool belongs(const ClientSlot& client, std::size_t job) noexcept {
+        return client.attached.load(kRelaxed) != 0 && client.job == job;
+    }
+
+    void notify_job(std::size_t job) noexcept {
+        for (std::uint32_t slot = 0; job < kMaxJobs && slot < kMaxClients; ++slot) {
+            if (belongs(segment_.clients[slot], job)) notify(slot);
+        }
+    }
+
+    // Every waiting client of the job joins its turn.
+    void admit_waiters(std::size_t job) noexcept {
+        for (std::uint32_t slot = 0; slot < kMaxClients; ++slot) {
+            const ClientSlot& client = segment_.clients[slot];
+            if (belongs(client, job) && client.waits.load(kRelaxed) != 0) grant_to(slot);
+        }
+    }
+
+    std::size_t grant_next() noexcept {
+        Arbitration& arbitration = segment_.arbitration;
+        std::array<JobView, kMaxJobs> views;
+        for (std::size_t i = 0; i < kMaxJobs; ++i) {
+            const JobSlot& job = segment_.jobs[i];
+            views[i] = {job.key, job.state == JobState::kWaiting, false, job.last_round};
+        }
+        const Grant grant = next_grant(views, arbitration.round);
+        if (grant.job == kNoJob) return kNoJob;
+        JobSlot& job = segment_.jobs[grant.job];
+        const std::uint64_t waited = since(now_ns_, job.wait_since_ns);
+        arbitration.round = grant.round;
+        job.last_round = grant.round;
+        job.turn_since_ns = now_ns_;
+        ++job.turns;
+        ++arbitration.turn_count;
+        arbitration.turn.word.store((turn_number(segment_) + 1) << 16 | (grant.job + 1),
+                                    std::memory_order_release);
+        admit_waiters(grant.job);
+        log(EventKind::kGrant, waited, grant.job);
+        recount();
+        return grant.job;
+    }
+
+    void lease(std::size_t holder) noexcept {
+        JobSlot& job = segment_.jobs[holder];
+        if (segment_.arbitration.turn.waiting_jobs.load(kRelaxed) == 0) {
+            job.lease_from_ns = 0;
+            job.lease_ns = 0;
+            if (job.waiters != 0) {  // its own late-comers: nobody else wants the turn any more
+                admit_waiters(holder);
+                recount();
+            }
+        } else if (job.lease_from_ns == 0) {
+            job.lease_ns = crossover::lease_ns(job.recent_turn_ns, job.fixed_lease_ns);
+            job.lease_from_ns = now_ns_;
+        }
+    }
+
+    Segment& segment_;
+    std::uint32_t actor_;
+    std::uint64_t now_ns_;
+    Wakes& wakes_;
+};
+
+void set_name(JobSlot& job, std::string_view name) noexcept {
+    std::memset(job.name, 0, sizeof job.name);
+    name.copy(job.name, sizeof job.name - 1);
+}
+
+// The slot of the job with that key, or a free one, or kNoJob.
+std::size_t job_slot(const Segment& segment, std::uint64_t key) noexcept {
+    std::size_t free = kNoJob;
+    for (std::size_t i = 0; i < kMaxJobs; ++i) {
+        if (segment.jobs[i].key == key) return i;
+        if (segment.jobs[i].key == 0 && free == kNoJob) free = i;
+    }
+    return free;
+}
+
+bool usable(const Segment& segment, std::uint32_t slot) noexcept {
+    return slot < kMaxClients && segment.clients[slot].attached.load(kRelaxed) != 0 &&
+           segment.clients[slot].job < kMaxJobs;
+}
+
+void leave(Segment& segment, std::uint32_t slot, std::uint64_t now_ns, Wakes& wakes,
+           EventKind kind) noexcept {
+    if (!usable(segment, slot)) return;
+    Transition transition(segment, slot, now_ns, wakes);
+    ClientSlot& client = segment.clients[slot];
+    transition.log(kind, client.pid, client.job);
+    client.attached.store(0, std::memory_order_release);
+    client.claims.store(0, kRelaxed);
+    client.waits.store(0, kRelaxed);
+    // The turn ends while its job's slot still says whose it was.
+    const std::size_t holder = turn_holder(segment);
+    if (holder == client.job) {
+        std::uint32_t claims = 0;
+        for (const ClientSlot& other : segment.clients) {
+            if (other.attached.load(kRelaxed) != 0 && other.job == holder) {
+                claims += other.claims.load(kRelaxed);
+            }
+        }
+        if (claims == 0) transition.end_turn(holder, false);
+    }
+    transition.settle();
+    transition.notify_all_but_actor();
+}
+
+}  // namespace
+
+std::uint64_t turn_number(const Segment& segment) noexcept {
+    return segment.arbitration.turn.word.load(std::memory_order_acquire) >> 16;
+}
+
+std::size_t turn_holder(const Segment& segment) noexcept {
+    const std::uint64_t index =
+        segment.arbitration.turn.word.load(std::memory_order_acquire) & kTurnJobMask;
+    return index == 0 || index > kMaxJobs ? kNoJob : static_cast<std::size_t>(index - 1);
+}
+
+Status attach_client(Segment& segment, std::uint32_t slot, const Joining& joining,
+                     std::uint64_t now_ns, Wakes& wakes) noexcept {
+    const std::size_t index = job_slot(segment, joining.job_key);
+    if (index == kNoJob) return Status::kFull;
+    Transition transition(segment, slot, now_ns, wakes);
+    JobSlot& job = segment.jobs[index];
+    if (job.key == 0) {
+        job = JobSlot{};
+        set_name(job, joining.job_name);
+        job.state = JobState::kIdle;
+        job.key = joining.job_key;
+    }
+    job.fixed_lease_ns = joining.fixed_lease_ns;
+
+    ClientSlot& client = segment.clients[slot];
+    client.job = static_cast<std::uint32_t>(index);
+    client.pid = joining.pid;
+    client.ordinal = joining.ordinal;
+    // Distinct from the slot's last use, so that a client can tell that a slot is no longer its
+    // own.
+    client.attached_ns = now_ns == client.attached_ns ? now_ns + 1 : now_ns;
+    client.claims.store(0, kRelaxed);
+    client.waits.store(0, kRelaxed);
+    client.phase.store(ClientPhase::kUnknown, kRelaxed);
+    client.mode.store(joining.mode, kRelaxed);
+    client.phase_ns.store(now_ns, kRelaxed);
+    client.windows.store(0, kRelaxed);
+    client.crossings.store(0, kRelaxed);
+    client.exposed_ns.store(0, kRelaxed);
+    client.communicated_ns.store(0, kRelaxed);
+    client.released_turn = 0;
+    client.attached.store(1, std::memory_order_release);
+    transition.log(EventKind::kAttach, joining.pid, index);
+    transition.settle();
+    transition.notify_all_but_actor();
+    return Status::kOk;
+}
+
+void detach_client(Segment& segment, std::uint32_t slot, std::uint64_t now_ns,
+                   Wakes& wakes) noexcept {
+    leave(segment, slot, now_ns, wakes, EventKind::kDetach);
+}
+
+void reap_client(Segment& segment, std::uint32_t slot, std::uint64_t now_ns,
+                 Wakes& wakes) noexcept {
+    if (!usable(segment, slot)) return;
+    ++segment.arbitration.reaped_count;
+    leave(segment, slot, now_ns, wakes, EventKind::kReap);
+}
+
+bool request(Segment& segment, std::uint32_t slot, std::uint64_t now_ns, Wakes& wakes) noexcept {
+    if (!usable(segment, slot)) return false;
+    Transition transition(segment, slot, now_ns, wakes);
+    ClientSlot& client = segment.clients[slot];
+    const bool job_holds = turn_holder(segment) == client.job;
+    if (job_holds && client.claims.load(kRelaxed) != 0) return true;
+    const bool wanted = segment.arbitration.turn.waiting_jobs.load(kRelaxed) != 0;
+    if (job_holds && !(wanted && client.released_turn == turn_number(segment))) {
+        client.claims.store(1, kRelaxed);
+        client.waits.store(0, kRelaxed);
+    } else {
+        client.waits.store(1, kRelaxed);
+    }
+    transition.settle();
+    return client.claims.load(kRelaxed) != 0;
+}
+
+void withdraw(Segment& segment, std::uint32_t slot, std::uint64_t now_ns, Wakes& wakes) noexcept {
+    if (!usable(segment, slot)) return;
+    Transition transition(segment, slot, now_ns, wakes);
+    segment.clients[slot].waits.store(0, kRelaxed);
+    transition.settle();
+}
+
+void release(Segment& segment, std::uint32_t slot, std::uint64_t now_ns, Wakes& wakes) noexcept {
+    if (!usable(segment, slot)) return;
+    ClientSlot& client = segment.clients[slot];
+    if (client.claims.load(kRelaxed) == 0) return;
+    Transition transition(segment, slot, now_ns, wakes);
+    client.claims.store(0, kRelaxed);
+    client.released_turn = turn_number(segment);
+    transition.settle();
+}
+
+bool expire(Segment& segment, std::uint64_t now_ns, Wakes& wakes) noexcept {
+    const std::size_t holder = turn_holder(segment);
+    if (holder == kNoJob) return false;
+    JobSlot& job = segment.jobs[holder];
+    if (job.lease_from_ns == 0) return false;
+    // Bounded whatever the fields say.
+    job.lease_from_ns = std::min(job.lease_from_ns, now_ns);
+    if (now_ns - job.lease_from_ns < std::min(job.lease_ns, kMaxLeaseNs)) return false;
+    Transition transition(segment, kNoSlot, now_ns, wakes);
+    transition.end_turn(holder, true);
+    transition.settle();
+    return true;
+}
+
+std::uint64_t lease_end_ns(const Segment& segment) noexcept {
+    const std::size_t holder = turn_holder(segment);
+    if (holder == kNoJob) return UINT64_MAX;
+    const JobSlot& job = segment.jobs[holder];
+    const std::uint64_t lease = std::min(job.lease_ns, kMaxLeaseNs);
+    if (job.lease_from_ns == 0 || job.lease_from_ns > UINT64_MAX - lease) return UINT64_MAX;
+    return job.lease_from_ns + lease;
+}
+
+Status rekey_client(Segment& segment, std::uint32_t slot, std::uint64_t key, std::string_view name,
+                    std::uint64_t now_ns, Wakes& wakes) noexcept {
+    if (!usable(segment, slot)) return Status::kDetached;
+    ClientSlot& client = segment.clients[slot];
+    JobSlot& old_job = segment.jobs[client.job];
+    if (old_job.key == key) return Status::kOk;
+    const std::size_t index = job_slot(segment, key);
+    if (index == kNoJob) return Status::kFull;
+    const bool waits = client.waits.load(kRelaxed) != 0;
+    release(segment, slot, now_ns, wakes);
+
+    Transition transition(segment, slot, now_ns, wakes);
+    JobSlot& job = segment.jobs[index];
+    if (job.key == 0) {
+        const std::uint64_t recent_turn_ns = old_job.recent_turn_ns;
+        const std::uint64_t fixed_lease_ns = old_job.fixed_lease_ns;
+        job = JobSlot{};
+        set_name(job, name);
+        job.state = JobState::kIdle;
+        job.recent_turn_ns = recent_turn_ns;
+        job.fixed_lease_ns = fixed_lease_ns;
+        job.key = key;
+    }
+    client.released_turn = 0;
+    client.claims.store(0, kRelaxed);
+    client.job = static_cast<std::uint32_t>(index);
+    transition.log(EventKind::kAttach, client.pid, index);
+    transition.settle();
+    if (waits) request(segment, slot, now_ns, wakes);
+    transition.notify_all_but_actor();
+    return Status::kOk;
+}
+
+void repair(Segment& segment, std::uint64_t now_ns, Wakes& wakes) noexcept {
+    Transition transition(segment, kNoSlot, now_ns, wakes);
+    transition.settle();
+    if (const std::size_t holder = turn_holder(segment); holder != kNoJob) {
+        JobSlot& job = segment.jobs[holder];
+        job.last_round = segment.arbitration.round;
+        if (job.turn_since_ns == 0) job.turn_since_ns = now_ns;
+    }
+    for (std::uint32_t slot = 0; slot < kMaxClients; ++slot) {
+        ClientSlot& client = segment.clients[slot];
+        if (client.attached.load(kRelaxed) == 0) continue;
+        transition.notify(slot);
+        client.grant.fetch_add(1, std::memory_order_release);
+        wakes.grants.add(slot);
+    }
+}
+
+bool consistent(const Segment& segment, const std::uint8_t* device_uuid) noexcept {
+    const Header& header = segment.header;
+    if (header.magic != kSegmentMagic || header.total_bytes != sizeof(Segment) ||
+        header.version.load(std::memory_order_acquire) != kLayoutVersion) {
+        return false;
+    }
+    if (device_uuid != nullptr &&
+        std::memcmp(header.device_uuid, device_uuid, sizeof header.device_uuid) != 0) {
+        return false;
+    }
+    const std::uint64_t word = segment.arbitration.turn.word.load(std::memory_order_acquire);
+    if ((word & kTurnJobMask) > kMaxJobs) return false;
+    for (std::size_t i = 0; i < kMaxJobs; ++i) {
+        if (segment.jobs[i].key == 0) continue;
+        if (segment.jobs[i].state > JobState::kHolding) return false;
+        for (std::size_t j = 0; j < i; ++j) {
+            if (segment.jobs[j].key == segment.jobs[i].key) return false;
+        }
+    }
+    for (const ClientSlot& client : segment.clients) {
+        const std::uint32_t attached = client.attached.load(kRelaxed);
+        if (attached == 0) continue;
+        if (attached != 1 || client.job >= kMaxJobs || segment.jobs[client.job].key == 0 ||
+            client.claims.load(kRelaxed) > 1 || client.waits.load(kRelaxed) > 1) {
+            return false;
+        }
+    }
+    return true;
+}
+
+}  // namespace crossover
