@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+// Devices: which ones the program sees, their names, identifiers and attributes. The figures are
+// those of an H100 (SXM, 80 GB) as NVIDIA publishes them.
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "driver.hpp"
+#include "memory.hpp"
+
+namespace simgpu {
+namespace {
+
+constexpr const char* kDeviceName = "Crossover Virtual GPU";
+
+struct AttributeRow {
+    CUdevice_attribute attribute;
+    int value;
+};
+
+constexpr AttributeRow kAttributes[] = {
+    {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
+    {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024},
+    {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, 1024},
+    {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z, 64},
+    {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, 2147483647},
+    {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, 65535},
+    {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z, 65535},
+    {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, 49152},
+    {CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY, 65536},
+    {CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32},
+    {CU_DEVICE_ATTRIBUTE_MAX_PITCH, 2147483647},
+    {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK, 65536},
+    {CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 1980000},
+    {CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, 512},
+    {CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT, 32},
+    {CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT, 512},
+    {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 132},
+    {CU_DEVICE_ATTRIBUTE_GPU_OVERLAP, 1},
+    {CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 3},
+    {CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1},
+    {CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, CU_COMPUTEMODE_DEFAULT},
+    {CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, 1},
+    {CU_DEVICE_ATTRIBUTE_ECC_ENABLED, 1},
+    {CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, 2619000},
+    {CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, 5120},
+    {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 52428800},
+    {CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE, 32768000},
+    {CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE, 134217728},
+    {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 2048},
+    {CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, 32},
+    {CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1},
+    {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 9},
+    {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0},
+    {CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 233472},
+    {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 232448},
+    {CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, 1024},
+    {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, 65536},
+    {CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, 1},
+    {CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 1},
+    {CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED, 0},
+    {CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO, 2},
+    {CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 1},
+    {CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, 1},
+    {CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR, 1},
+    {CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1, 1},
+    {CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 1},
+    {CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1, 1},
+    {CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS, 1},
+    {CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, 1},
+    {CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, 0},     // filled in by device
+    {CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, 0},  // filled in by device
+    {CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, 0},
+};
+
+int bus_of(const Device& device) { return 0x10 + device.physical; }
+
+std::uint64_t fnv1a(std::string_view text, std::uint64_t hash) {
+    for (const char c : text) {
+        hash ^= static_cast<unsigned char>(c);
+        hash *= 0x100000001b3U;
+    }
+    return hash;
+}
+
+std::string uuid_text(const CUuuid& uuid) {
+    std::string text = "GPU-";
+    for (int i = 0; i < 16; ++i) {
+        if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+        char byte[3];
+        std::snprintf(byte, sizeof byte, "%02x",
+                      static_cast<unsigned>(static_cast<unsigned char>(uuid.bytes[i])));
+        text += byte;
+    }
+    return text;
+}
+
+// The physical device that one entry of CUDA_VISIBLE_DEVICES names, -1 when none or more than one.
+int parse_visible(const std::string& entry, const std::vector<std::string>& uuids) {
+    if (!entry.empty() &&
+        std::all_of(entry.begin(), entry.end(), [](unsigned char c) { return std::isdigit(c); })) {
+        const unsigned long index =
+            entry.size() <= 6 ? std::strtoul(entry.c_str(), nullptr, 10) : uuids.size();
+        return index < uuids.size() ? static_cast<int>(index) : -1;
+    }
+    if (!entry.starts_with("GPU-")) return -1;
+    int match = -1;
+    for (std::size_t i = 0; i < uuids.size(); ++i) {
+        if (!uuids[i].starts_with(entry)) continue;
+        if (match >= 0) return -1;
+        match = static_cast<int>(i);
+    }
+    return match;
+}
+
+// As the real driver: entries up to the first invalid or repeated one count.
+std::vector<int> visible_devices(const std::vector<std::string>& uuids) {
+    std::vector<int> visible;
+    const char* list = std::getenv("CUDA_VISIBLE_DEVICES");
+    if (list == nullptr) {
+        for (std::size_t i = 0; i < uuids.size(); ++i) visible.push_back(static_cast<int>(i));
+        return visible;
+    }
+    const std::string text = list;
+    for (std::size_t begin = 0; begin <= text.size();) {
+        const std::size_t end = std::min(text.find(',', begin), text.size());
+        std::string entry = text.substr(begin, end - begin);
+        entry.erase(0, entry.find_first_not_of(" \t"));
+        entry.erase(entry.find_last_not_of(" \t") + 1);
+        const int physical = parse_visible(entry, uuids);
+        if (physical < 0) break;
+        // A device named twice leaves none visible at all.
+        if (std::find(visible.begin(), visible.end(), physical) != visible.end()) return {};
+        visible.push_back(physical);
+        begin = end + 1;
+    }
+    return visible;
+}
+
+}  // namespace
+
+CUuuid device_uuid(const std::string& dir, int physical) {
+    // The machine's folder names it: every process of the machine computes the same identifiers.
+    char* resolved = realpath(dir.c_str(), nullptr);
+    const std::string name =
+        (resolved != nullptr ? std::string(resolved) : dir) + "#" + std::to_string(physical);
+    std::free(resolved);
+    const std::uint64_t halves[2] = {fnv1a(name, 0xcbf29ce484222325U),
+                                     fnv1a(name, 0x9e3779b97f4a7c15U)};
+    CUuuid uuid{};
+    static_assert(sizeof halves == sizeof uuid.bytes);
+    std::memcpy(uuid.bytes, halves, sizeof uuid.bytes);
+    return uuid;
+}
+
+void find_devices(Driver& d) {
+    std::vector<std::string> uuids;
+    for (int i = 0; i < d.connection->device_count(); ++i)
+        uuids.push_back(uuid_text(device_uuid(d.dir, i)));
+    for (const int physical : visible_devices(uuids)) {
+        auto device = std::make_unique<Device>();
+        device->ordinal = static_cast<int>(d.devices.size());
+        device->physical = physical;
+        device->uuid = device_uuid(d.dir, physical);
+        d.devices.push_back(std::move(device));
+    }
+}
+
+// Runs `body(device)` for an ordinal.
+template <typename Body>
+static CUresult with_device(CUdevice ordinal, Body&& body) {
+    return call([&](Driver& d, auto&) -> CUresult {
+        Device* const device = device_of(d, ordinal);
+        return device == nullptr ? CUDA_ERROR_INVALID_DEVICE : body(*device);
+    });
+}
+
+}  // namespace simgpu
+
+using namespace simgpu;
+
+SIMGPU_EXPORT CUresult CUDAAPI cuDeviceGetCount(int* count) {
+    if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    return call([&](Driver& d, auto&) -> CUresult {
+        *count = static_cast<int>(d.devices.size());
+        return CUDA_SUCCESS;
+    });
+}
+
+SIMGPU_EXPORT CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
+    if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    return with_device(ordinal, [&](Device& found) {
+        *device = found.ordinal;
+        return CUDA_SUCCESS;
+    });
+}
+
+SIMGPU_EXPORT CUresult CUDAAPI cuDeviceGetName(char* name, int length, CUdevice device) {
+    if (name == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
+    return with_device(device, [&](Device&) {
+        std::snprintf(name, static_cast<std::size_t>(length), "%s", kDeviceName);
+        return CUDA_SUCCESS;
+    });
+}
+
+SIMGPU_EXPORT CUresult CUDAAPI cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
+    if (uuid == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    return with_device(device, [&](Device& found) {
+        *uuid = found.uuid;
+        return CUDA_SUCCESS;
+    });
+}
+
+SIMGPU_EXPORT CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
+    return cuDeviceGetUuid(uuid, device);
+}
+
+SIMGPU_EXPORT CUresult CUDAAPI cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) {
+    if (bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    return with_device(device, [&](Device&) {
+        *bytes = total_memory();
+        return CUDA_SUCCESS;
+    });
+}
+
+SIMGPU_EXPORT CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute,
+                                                    CUdevice device) {
+    if (value == nullptr || attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX)
+        return CUDA_ERROR_INVALID_VALUE;
+    return with_device(device, [&](Device& found) {
+        *value = 0;  // what the table does not name, the virtual GPU does not have
+        for (const AttributeRow& row : kAttributes)
+            if (row.attribute == attribute) *value = row.value;
+        if (attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) *value = bus_of(found);
+        return CUDA_SUCCESS;
+    });
+}
+
+SIMGPU_EXPORT CUresult CUDAAPI cuDeviceComputeCapability(int* major, int* minor, CUdevice device) {
+    if (major == nullptr || minor == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult rc =
+        cuDeviceGetAttribute(major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+    if (rc != CUDA_SUCCESS) return rc;
+    return cuDeviceGetAttribute(minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
+}
+
+SIMGPU_EXPORT CUresult CUDAAPI cuDeviceGetPCIBusId(char* id, int length, CUdevice device) {
+    if (id == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
+    return with_device(device, [&](Device& found) -> CUresult {
+        const int needed = std::snprintf(id, static_cast<std::size_t>(length), "0000:%02X:00.0",
+                                         static_cast<unsigned>(bus_of(found)));
+        return needed < length ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    });
+}
+
+SIMGPU_EXPORT CUresult CUDAAPI cuDeviceGetByPCIBusId(CUdevice* device, const char* id) {
+    if (device == nullptr || id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    unsigned domain = 0;
+    unsigned bus = 0;
+    unsigned slot = 0;
+    if (std::sscanf(id, "%x:%x:%x", &domain, &bus, &slot) != 3 &&
+        std::sscanf(id, "%x:%x", &bus, &slot) != 2)
+        return CUDA_ERROR_INVALID_VALUE;
+    return call([&](Driver& d, auto&) -> CUresult {
+        for (const auto& candidate : d.devices) {
+            if (bus_of(*candidate) != static_cast<int>(bus) || domain != 0 || slot != 0) continue;
+            *device = candidate->ordinal;
+            return CUDA_SUCCESS;
+        }
+        return CUDA_ERROR_INVALID_DEVICE;
+    });
+}
+
+SIMGPU_EXPORT CUresult CUDAAPI cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
+    if (can == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    return call([&](Driver& d, auto&) -> CUresult {
+        if (device_of(d, device) == nullptr || device_of(d, peer) == nullptr)
+            return CUDA_ERROR_INVALID_DEVICE;
+        *can = device != peer ? 1 : 0;
+        return CUDA_SUCCESS;
+    });
+}
+
+SIMGPU_EXPORT CUresult CUDAAPI cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute,
+                                                       CUdevice source, CUdevice destination) {
+    if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    return call([&](Driver& d, auto&) -> CUresult {
+        if (device_of(d, source) == nullptr || device_of(d, destination) == nullptr ||
+            source == destination)
+            return CUDA_ERROR_INVALID_DEVICE;
+        *value = attribute == CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED ||
+                 attribute == CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED;
+        return CUDA_SUCCESS;
+    });
+}
