@@ -41,11 +41,12 @@ class Transition {
         JobSlot& job = segment_.jobs[index];
         const std::uint64_t held = since(now_ns_, job.turn_since_ns);
         job.held_ns += held;
-        // Only a contested turn tells how long a turn must be; a job may keep an uncontested one
-        // for hours.
-        if (job.lease_from_ns != 0) {
+        // A job that is alone may keep its turn for hours; what counts is the part beside others,
+        // from the grant on: who waits comes late or early, a lease must cover the whole turn.
+        if (const std::uint64_t shared = segment_.arbitration.shared_since_ns; shared != 0) {
             job.recent_turn_ns = updated_recent_turn_ns(
-                job.recent_turn_ns, since(now_ns_, job.lease_from_ns), cut_by_lease);
+                job.recent_turn_ns, since(now_ns_, std::max(job.turn_since_ns, shared)),
+                cut_by_lease);
         }
         job.lease_from_ns = 0;
         job.lease_ns = 0;
@@ -122,6 +123,8 @@ class Transition {
                 job.state = state;
             }
         }
+        std::uint64_t& shared = segment_.arbitration.shared_since_ns;
+        shared = active < 2 ? 0 : shared != 0 ? shared : now_ns_;
         segment_.arbitration.turn.active_jobs.store(active, std::memory_order_release);
         segment_.arbitration.turn.waiting_jobs.store(waiting, std::memory_order_release);
         if (new_waiter) notify_job(turn_holder(segment_));

@@ -79,7 +79,9 @@ struct alignas(64) Arbitration {
     std::uint64_t expired_count;   // locked: turns ended by their lease
     std::uint64_t reaped_count;    // locked: clients that died without detaching
     std::uint64_t repaired_count;  // locked: transitions cut short by death and put right
-    std::uint64_t reserved[3];
+    std::uint64_t
+        shared_since_ns;  // locked: since when there is more than one job; 0 = there is not
+    std::uint64_t reserved[2];
 };
 
 struct alignas(64) JobSlot {

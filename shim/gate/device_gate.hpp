@@ -72,6 +72,7 @@ class DeviceGate {
     static void* watcher_main(void* self) noexcept;
     void watch() noexcept;
     std::uint64_t watch_once(std::uint64_t now) noexcept;
+    std::uint64_t poll_pause(std::uint64_t now) noexcept;
     void update_quiet() noexcept;
     void follow_collectives(std::uint64_t now) noexcept;
     void follow_window(std::uint64_t now, std::uint64_t in_flight) noexcept;
@@ -123,6 +124,9 @@ class DeviceGate {
     std::uint64_t window_number_ = 0;  // newest collective of the open window, 0 = none open
     std::uint64_t window_since_ = 0;
     std::uint64_t window_launches_ = 0;
+    std::uint64_t turn_began_ =
+        0;  // first launch seen since the last window or idle time, 0 = none yet
+    std::uint64_t usual_turn_ns_ = 0;  // from there to drained, the last time
     std::uint64_t communicated_until_ = 0;
     bool idle_reported_ = false;
 };

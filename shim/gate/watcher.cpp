@@ -18,11 +18,16 @@ namespace crossover {
 namespace {
 
 constexpr std::uint64_t kLongSleepNs = 60'000'000'000;
+// Beside other jobs nobody may wake us for one that died: Client::sleep() looks for it.
+constexpr std::uint64_t kContendedSleepNs = 1'000'000'000;
 // Asking the GPU costs about a microsecond, so a phase is asked about as often as its age warrants:
 // late by at most a 64th of the phase, within these limits.
 constexpr std::uint64_t kShortestPollNs = 50'000;
 constexpr std::uint64_t kLongestPollNs = 300'000;
 constexpr std::uint64_t kPhaseFraction = 64;
+// Around the end that the last phases of the kind lead to expect, it is asked about as often as may
+// be.
+constexpr std::uint64_t kExpectedFraction = 32;
 // Streams whose launches no marker covers are marked once no launch came for this long.
 constexpr std::uint64_t kMarkAfterNs = 300'000;
 constexpr std::uint64_t kUsersBoundNs = 50'000'000;
@@ -56,10 +61,10 @@ void DeviceGate::watch() noexcept {
     while (!stopping_.load(std::memory_order_acquire)) {
         const std::uint64_t now = monotonic_ns();
         const std::uint64_t pause = watch_once(now);
-        if (pause >= kLongSleepNs) {
+        if (pause >= kContendedSleepNs) {
             watcher_sleeps_.store(true, std::memory_order_seq_cst);
             // Whatever was submitted before this store did not wake us: look once more.
-            if (watch_once(monotonic_ns()) < kLongSleepNs) {
+            if (watch_once(monotonic_ns()) < kContendedSleepNs) {
                 watcher_sleeps_.store(false, std::memory_order_seq_cst);
                 continue;
             }
@@ -94,6 +99,7 @@ std::uint64_t DeviceGate::watch_once(std::uint64_t now) noexcept {
         launches_seen_ = launches;
         silent_since_ = changed_at_ = now;
         idle_reported_ = false;
+        turn_began_ = turn_began_ == 0 ? now : turn_began_;
     }
     follow_collectives(now);
     const std::uint64_t in_flight = inference_.newest_in_flight();
@@ -109,12 +115,27 @@ std::uint64_t DeviceGate::watch_once(std::uint64_t now) noexcept {
         client_->release();
     }
     if (in_flight != 0) {
-        return std::clamp((now - changed_at_) / kPhaseFraction, kShortestPollNs, kLongestPollNs);
+        return poll_pause(now);
     }
     if (!idle_reported_) {
         return std::max<std::uint64_t>(options_.idle_grace_us * 1000 / 2, kShortestPollNs);
     }
-    return kLongSleepNs;
+    return client_->contended() ? kContendedSleepNs : kLongSleepNs;
+}
+
+// How long the phase under way (compute until drained, or an open window) may be left unasked.
+std::uint64_t DeviceGate::poll_pause(std::uint64_t now) noexcept {
+    const std::uint64_t usual =
+        std::clamp((now - changed_at_) / kPhaseFraction, kShortestPollNs, kLongestPollNs);
+    const std::uint64_t length =
+        window_number_ != 0 ? inference_.expected_window_ns().value_or(0) : usual_turn_ns_;
+    const std::uint64_t end = (window_number_ != 0 ? window_since_ : turn_began_) + length;
+    const std::uint64_t margin = length / kExpectedFraction;
+    if (length == 0 || now > end + margin) {
+        return usual;
+    }
+    return now + margin >= end ? kShortestPollNs
+                               : std::max(kShortestPollNs, std::min(usual, end - margin - now));
 }
 
 void DeviceGate::update_quiet() noexcept {
@@ -139,7 +160,8 @@ void DeviceGate::follow_collectives(std::uint64_t now) noexcept {
     while (const auto done = inference_.poll_finished()) {
         client_->record(EventKind::kCollectiveEnd, done->running_ns, now);
         // Collectives of several communicators may run at once; the time counts once.
-        const std::uint64_t began = std::max(now - std::min(now, done->running_ns), communicated_until_);
+        const std::uint64_t began =
+            std::max(now - std::min(now, done->running_ns), communicated_until_);
         client_->add_communicated(now - began);
         communicated_until_ = now;
         client_->add_exposed(done->exposed_ns);
@@ -171,6 +193,10 @@ void DeviceGate::follow_window(std::uint64_t now, std::uint64_t in_flight) noexc
         window_number_ = in_flight;
         window_since_ = changed_at_ = now;
         window_launches_ = launches_seen_;
+        if (turn_began_ != 0) {
+            usual_turn_ns_ = now - turn_began_;
+            turn_began_ = 0;
+        }
         client_->record(EventKind::kWindowOpen, in_flight, now);
         client_->set_phase(ClientPhase::kCommunicating, now);
         client_->count_window();
@@ -206,6 +232,7 @@ void DeviceGate::follow_silence(std::uint64_t now) noexcept {
         return;
     }
     idle_reported_ = true;
+    turn_began_ = 0;
     client_->record(EventKind::kIdle, silent, now);
     client_->set_phase(ClientPhase::kIdle, now);
     fresh_turn_.store(true, std::memory_order_release);

@@ -130,14 +130,15 @@ TEST_F(StateTest, LeaseStopsWhenNobodyWaitsAnyMore) {
     EXPECT_TRUE(claims(a));
 }
 
-TEST_F(StateTest, LeaseFollowsTheJobsOwnContestedTurns) {
+TEST_F(StateTest, LeaseIsTwiceTheWholeTurnHoweverLateTheOtherCame) {
     const std::uint32_t a = attach(10);
-    const std::uint32_t b = attach(20);
     EXPECT_TRUE(ask(a));
-    now_ += 500 * kMs;  // uncontested: does not count
+    now_ += 5000 * kMs;  // alone: does not count
+    const std::uint32_t b = attach(20);
+    now_ += 60 * kMs;
     EXPECT_FALSE(ask(b));
     EXPECT_EQ(lease_end_ns(*segment_), now_ + kFirstLeaseNs);
-    now_ += 80 * kMs;
+    now_ += 20 * kMs;  // contested for the last 20 ms of 80
     give_back(a);
     EXPECT_EQ(job_of(a).recent_turn_ns, 80 * kMs);
     EXPECT_EQ(job_of(b).recent_turn_ns, 0U);

@@ -23,7 +23,33 @@ namespace {
 constexpr long kValuePollNs = 50'000;
 constexpr std::size_t kStackBytes = std::size_t{8} << 20;  // kernels' host versions run on it
 
+// A notice may come a little before its nominal time, so that what follows it is on time. Longer
+// leads than this are not the server's.
+constexpr std::uint64_t kLongestHoldNs = 1'000'000;
+// A sleep ends late by about this much, so the rest is spun.
+constexpr std::uint64_t kSpinNs = 50'000;
+
 thread_local bool own_thread = false;
+
+std::uint64_t monotonic_ns() {
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
+           static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+void hold_until(std::uint64_t time_ns) {
+    const std::uint64_t now = monotonic_ns();
+    if (time_ns <= now || time_ns - now > kLongestHoldNs) return;
+    if (time_ns - now > 2 * kSpinNs) {
+        const std::uint64_t wake = time_ns - kSpinNs;
+        const timespec until{static_cast<std::time_t>(wake / 1'000'000'000),
+                             static_cast<long>(wake % 1'000'000'000)};
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr);
+    }
+    while (monotonic_ns() < time_ns) {
+    }
+}
 
 // Starts a detached thread with every signal blocked: the program's handlers never run on it.
 bool start_thread(void* (*body)(void*), void* argument, const char* name) {
@@ -187,6 +213,7 @@ void Connection::handle_done(const Notice& notice) {
     pending.on_start = nullptr;
     pending.on_done = nullptr;
     const Counter in_flight = std::move(pending.in_flight);
+    if (notice.status == 0) hold_until(notice.time_ns);
     lock.lock();
     pending_.erase(notice.op);
     if (in_flight) in_flight->fetch_sub(1, std::memory_order_relaxed);
