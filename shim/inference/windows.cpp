@@ -150,7 +150,12 @@ bool WindowInference::crossing_pays(Stream& stream, std::uint64_t number,
     const std::lock_guard<std::mutex> guard(mutex_);
     const Collective& collective = slot(number);
     if (collective.number.load(std::memory_order_relaxed) == number) {
-        const auto expected = crossings_.predict(collective.crossing_signature);
+        // A place in the iteration that is new (the first iteration that is followed, a changed
+        // order) takes the word of the same collective elsewhere.
+        auto expected = crossings_.predict(collective.crossing_signature);
+        if (!expected) {
+            expected = windows_.predict(collective.window_signature);
+        }
         if (expected && *expected >= min_window_ns) {
             return true;
         }

@@ -173,6 +173,19 @@ TEST_F(Windows, BucketsHiddenByBackwardAreToldFromTheExposedOne) {
     }
 }
 
+TEST_F(Windows, ANewPlaceInTheIterationTakesTheWordOfTheSameCollectiveElsewhere) {
+    Stream& main = stream(kMain);
+    Stream& comm = stream(kComm);
+    ddp_iteration(5 * kMs, 5 * kMs);
+    gpu.now = gpu.end_of(kComm);
+    ASSERT_TRUE(windows.poll_finished());
+    // An evaluation step puts another collective before the known one.
+    launch(main, kMs);
+    collective(comm, kMs / 10, 8);
+    const std::uint64_t behind = ddp_iteration(5 * kMs, 5 * kMs);
+    EXPECT_TRUE(windows.crossing_pays(main, behind, kMinWindow));
+}
+
 TEST_F(Windows, CollectiveOnTheComputeStreamPutsItsOwnNextLaunchBehind) {
     Stream& main = stream(kMain);
     launch(main, 10 * kMs);
