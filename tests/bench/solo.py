@@ -31,7 +31,7 @@ def measure(options):
                         overlap=options.buckets > 1)
     sides, losses = {"bare": [], "preloaded": []}, []
     order = ["bare", "preloaded", "preloaded", "bare"] * ((options.pairs + 1) // 2)
-    with VirtualMachine(build, ["--devices", 2, "--link-gbps", 1]) as machine:
+    with VirtualMachine(build, ["--devices", 2, "--link-gbps", 0.1]) as machine:
         for number, side in enumerate(order[: 2 * options.pairs]):
             environment = machine.environment(preload=side == "preloaded")
             with Job(f"{side}-{number}", build.program, workload, environment, machine.folder) as job:

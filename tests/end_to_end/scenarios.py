@@ -18,9 +18,9 @@ from job import Job, JobError, Workload
 from machine import VirtualMachine, monotonic_ns
 
 LIMIT_S = 120
-OPTIONS = ["--devices", 2, "--link-gbps", 1]
+OPTIONS = ["--devices", 2, "--link-gbps", 0.1]
 # Enough iterations that the others' arrivals, departures and deaths fall well inside.
-USUAL = Workload(compute_ms=40, comm_mb=2.5, iterations=30)
+USUAL = Workload(compute_ms=40, comm_mb=0.25, iterations=30)
 
 
 class Bench:
