@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kPause = std::chrono::milliseconds(20);
 
 [[noreturn]] void give_up(const std::string& message) {
-    std::fprintf(stderr, "dp_train: %s\n", message.c_str());
+    std::fprintf(stderr, "%s: %s\n", program_invocation_short_name, message.c_str());
     std::exit(1);
 }
 

@@ -14,7 +14,7 @@ namespace dp {
 namespace {
 
 [[noreturn]] void refuse(const std::string& message) {
-    std::fprintf(stderr, "dp_train: %s\n", message.c_str());
+    std::fprintf(stderr, "%s: %s\n", program_invocation_short_name, message.c_str());
     std::exit(2);
 }
 
@@ -70,14 +70,14 @@ void read_launcher(Options& options) {
         for (char& c : name) {
             c = c == '/' ? '_' : c;
         }
-        options.id_file =
-            std::string(folder && *folder ? folder : "/tmp") + "/dp_train-" + name + ".id";
+        options.id_file = std::string(folder && *folder ? folder : "/tmp") + "/" +
+                          program_invocation_short_name + "-" + name + ".id";
     }
 }
 
 }  // namespace
 
-Options parse_options(int argc, char** argv) {
+Options parse_options(int argc, char** argv, const std::function<void(CLI::App&)>& add) {
     Options options;
     read_launcher(options);
     CLI::App app(
@@ -126,6 +126,9 @@ Options parse_options(int argc, char** argv) {
     app.add_option(
         "--id-file", options.id_file,
         "ranks meet through this file, new and shared (default: MASTER_ADDR and MASTER_PORT)");
+    if (add) {
+        add(app);
+    }
     try {
         app.parse(argc, argv);
     } catch (const CLI::CallForHelp& help) {

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Command line of dp_train and what the launcher's environment says about this process. Knows
-// neither CUDA nor NCCL.
+// Command line of dp_train and its like, and what the launcher's environment says about this
+// process. Knows neither CUDA nor NCCL.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
+
+namespace CLI {
+class App;
+}
 
 namespace dp {
 
@@ -37,7 +42,7 @@ struct Options {
 };
 
 // Reads the command line and the environment. On bad input prints one line and exits with 2; --help
-// exits with 0.
-Options parse_options(int argc, char** argv);
+// exits with 0. `add` adds a program's own options.
+Options parse_options(int argc, char** argv, const std::function<void(CLI::App&)>& add = {});
 
 }  // namespace dp

@@ -2,6 +2,7 @@
 // JSON file of dp_train; see dp_report.hpp.
 #include "dp_report.hpp"
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -11,7 +12,7 @@ namespace dp {
 
 void write_json(const Options& options, const Measurements& measurements) {
     nlohmann::ordered_json out;
-    out["program"] = "dp_train";
+    out["program"] = program_invocation_short_name;
     out["rank"] = options.rank;
     out["world_size"] = options.world_size;
     out["iterations"] = options.iterations;
@@ -47,7 +48,8 @@ void write_json(const Options& options, const Measurements& measurements) {
     file << out.dump(1) << "\n";
     file.close();
     if (!file) {
-        std::fprintf(stderr, "dp_train: cannot write --json '%s'\n", options.json.c_str());
+        std::fprintf(stderr, "%s: cannot write --json '%s'\n", program_invocation_short_name,
+                     options.json.c_str());
         std::exit(1);
     }
 }

@@ -40,7 +40,8 @@ bool all_joined(const Capture& capture) {
         reached[node->index] = true;
         open.insert(open.end(), node->dependencies.begin(), node->dependencies.end());
     }
-    return std::all_of(reached.begin(), reached.end(), [](bool r) { return r; });
+    return std::all_of(reached.begin() + static_cast<std::ptrdiff_t>(capture.first_node),
+                       reached.end(), [](bool r) { return r; });
 }
 
 void release_streams(Driver& d, Capture& capture) {
@@ -65,24 +66,48 @@ CUresult with_stream(CUstream handle, DefaultStream meaning, Body&& body) {
     });
 }
 
-CUresult begin(CUstream handle, DefaultStream meaning, CUstreamCaptureMode mode) {
+bool contains(const CUgraph_st& graph, CUgraphNode node) {
+    return std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                       [&](const auto& known) { return known.get() == node; });
+}
+
+// `into` is nullptr, or a graph that receives what is captured, behind `after`.
+CUresult begin(CUstream handle, DefaultStream meaning, CUstreamCaptureMode mode,
+               CUgraph into = nullptr, std::vector<CUgraphNode> after = {}) {
     if (mode < CU_STREAM_CAPTURE_MODE_GLOBAL || mode > CU_STREAM_CAPTURE_MODE_RELAXED)
         return CUDA_ERROR_INVALID_VALUE;
     return with_stream(handle, meaning, [&](Driver& d, CUstream stream) -> CUresult {
         if (stream->legacy) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
         if (stream->capture) return CUDA_ERROR_ILLEGAL_STATE;
+        if (into != nullptr && (!d.graphs.contains(into) ||
+                                !std::all_of(after.begin(), after.end(), [&](CUgraphNode node) {
+                                    return contains(*into, node);
+                                })))
+            return CUDA_ERROR_INVALID_VALUE;
         auto capture = std::make_shared<Capture>();
         capture->id = d.next_capture_id++;
         capture->mode = mode;
         capture->thread = pthread_self();
         capture->origin = stream;
         capture->streams.insert(stream);
-        capture->graph = std::make_unique<CUgraph_st>();
+        capture->into_graph = into != nullptr;
+        if (into != nullptr) {
+            capture->graph.reset(into);
+            capture->first_node = into->nodes.size();
+        } else {
+            capture->graph = std::make_unique<CUgraph_st>();
+        }
         d.captures.push_back(capture);
         stream->capture = std::move(capture);
-        stream->capture_frontier.clear();
+        stream->capture_frontier = std::move(after);
         return CUDA_SUCCESS;
     });
+}
+
+CUresult begin_into(CUstream stream, DefaultStream meaning, CUgraph graph, const CUgraphNode* after,
+                    std::size_t count, CUstreamCaptureMode mode) {
+    if (graph == nullptr || (count != 0 && after == nullptr)) return CUDA_ERROR_INVALID_VALUE;
+    return begin(stream, meaning, mode, graph, {after, after + count});
 }
 
 CUresult end(CUstream handle, DefaultStream meaning, CUgraph* graph) {
@@ -115,7 +140,9 @@ CUresult info(CUstream handle, DefaultStream meaning, CUstreamCaptureStatus* sta
               std::size_t* count) {
     if (status == nullptr) return CUDA_ERROR_INVALID_VALUE;
     return with_stream(handle, meaning, [&](Driver& d, CUstream stream) -> CUresult {
-        if (const CUresult rc = check_legacy_implicit(d, stream); rc != CUDA_SUCCESS) return rc;
+        // A question breaks no capture, unlike work.
+        for (const auto& capture : d.captures)
+            if (depends_on_capture(stream, *capture)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
         *status = status_of(*stream);
         if (!stream->capture) return CUDA_SUCCESS;
         if (id != nullptr) *id = stream->capture->id;
@@ -255,6 +282,10 @@ SIMGPU_PTSZ(cuStreamBeginCapture, (CUstream stream),
             begin(stream, kDefault, CU_STREAM_CAPTURE_MODE_GLOBAL))
 SIMGPU_PTSZ(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode),
             begin(stream, kDefault, mode))
+SIMGPU_PTSZ(cuStreamBeginCaptureToGraph,
+            (CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
+             const CUgraphEdgeData*, std::size_t count, CUstreamCaptureMode mode),
+            begin_into(stream, kDefault, graph, dependencies, count, mode))
 SIMGPU_PTSZ(cuStreamEndCapture, (CUstream stream, CUgraph* graph), end(stream, kDefault, graph))
 SIMGPU_PTSZ(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus* status),
             is_capturing(stream, kDefault, status))

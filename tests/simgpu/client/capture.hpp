@@ -29,7 +29,12 @@ struct Capture {
     CUstream origin = nullptr;
     std::unordered_set<CUstream> streams;  // origin included
     std::unique_ptr<CUgraph_st> graph;
+    bool into_graph = false;     // the program's graph, which it keeps
+    std::size_t first_node = 0;  // of the capture's own in it
     bool invalidated = false;
+    ~Capture() {
+        if (into_graph) static_cast<void>(graph.release());
+    }
 };
 
 // For calls that may break a capture (allocation, synchronisation, queries, …): an error, and the

@@ -22,6 +22,11 @@ extern "C" {
 
 #define SIMGPU_COLLECTIVE_VERSION 1
 
+/* The image (cuLibraryLoadData) whose kernels, whatever their names, are functions as
+ * simgpuCollectiveFunction() gives them: for who finds its kernels by the public look-ups, as NCCL
+ * does. */
+#define SIMGPU_COLLECTIVE_IMAGE "simgpu collectives"
+
 /* Results of the functions below. */
 enum {
     SIMGPU_OK = 0,

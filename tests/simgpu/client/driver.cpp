@@ -56,15 +56,19 @@ Driver& driver() {
     return *the_driver;
 }
 
+// Set once the thread's state is gone, which at exit() is before the exit handlers run.
+static thread_local constinit bool thread_ended = false;
+
 ThreadState& this_thread() {
     thread_local ThreadState state;
     return state;
 }
 
 ThreadState::~ThreadState() {
+    thread_ended = true;
     if (per_thread_streams.empty()) return;
     Driver& d = driver();
-    if (check_alive(d) != CUDA_SUCCESS) return;
+    if (d.finished || forked_child) return;
     const std::lock_guard lock(d.mutex);
     for (const auto& [context, stream] : per_thread_streams)
         if (d.streams.contains(stream)) destroy_stream(d, stream);
@@ -75,7 +79,7 @@ bool in_forked_child() { return forked_child; }
 CUresult check_alive(const Driver& d) {
     if (!d.initialized.load(std::memory_order_acquire) || forked_child)
         return CUDA_ERROR_NOT_INITIALIZED;
-    if (d.finished) return CUDA_ERROR_DEINITIALIZED;
+    if (d.finished || thread_ended) return CUDA_ERROR_DEINITIALIZED;
     if (Connection::on_own_thread()) return CUDA_ERROR_NOT_PERMITTED;
     return d.connection->health() == Health::kGood ? CUDA_SUCCESS : lost(d);
 }

@@ -108,6 +108,7 @@ struct CUkern_st {
 
 struct CUmod_st {
     CUcontext context = nullptr;  // null: of a library
+    bool collective = false;      // NCCL's: see SIMGPU_COLLECTIVE_IMAGE
     std::map<std::string, std::unique_ptr<CUfunc_st>> functions;
     std::map<std::string, std::pair<void*, std::size_t>> globals;
 };

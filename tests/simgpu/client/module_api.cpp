@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "capture.hpp"
+#include "collective.h"
 #include "memory.hpp"
 #include "module.hpp"
 
@@ -141,7 +142,8 @@ CUfunc_st* function_of(Driver& d, CUmodule module, const std::string& name) {
         function = std::make_unique<CUfunc_st>();
         function->name = name;
         function->module = module;
-        function->host = find_host_kernel(name);
+        function->collective = module->collective;
+        function->host = function->collective ? nullptr : find_host_kernel(name);
         d.functions.insert(function.get());
     }
     return function.get();
@@ -222,11 +224,12 @@ SIMGPU_EXPORT CUresult CUDAAPI cuModuleGetGlobal_v2(CUdeviceptr* address, std::s
     });
 }
 
-static CUresult load_library(CUlibrary* library, const void* code) {
+static CUresult load_library(CUlibrary* library, const void* code, bool collective = false) {
     if (library == nullptr || code == nullptr) return CUDA_ERROR_INVALID_VALUE;
     return call([&](Driver& d, auto&) -> CUresult {
         auto made = std::make_unique<CUlib_st>();
         made->module = std::make_unique<CUmod_st>();
+        made->module->collective = collective;
         d.modules.insert(made->module.get());
         d.libraries.insert(made.get());
         *library = made.release();
@@ -237,7 +240,11 @@ static CUresult load_library(CUlibrary* library, const void* code) {
 SIMGPU_EXPORT CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code,
                                                  CUjit_option*, void**, unsigned int,
                                                  CUlibraryOption*, void**, unsigned int) {
-    return load_library(library, code);
+    // Real images are binary: their magic numbers differ from the text's first bytes.
+    return load_library(
+        library, code,
+        code != nullptr && std::strncmp(static_cast<const char*>(code), SIMGPU_COLLECTIVE_IMAGE,
+                                        sizeof SIMGPU_COLLECTIVE_IMAGE) == 0);
 }
 SIMGPU_EXPORT CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* path,
                                                      CUjit_option*, void**, unsigned int,

@@ -152,15 +152,17 @@ CUresult enqueue_implicit_waits(Driver& d, CUstream stream) {
     return CUDA_SUCCESS;
 }
 
+bool depends_on_capture(CUstream stream, const Capture& capture) {
+    return stream->legacy &&
+           std::any_of(capture.streams.begin(), capture.streams.end(), [&](CUstream other) {
+               return other->context == stream->context && is_blocking(other);
+           });
+}
+
 CUresult check_legacy_implicit(Driver& d, CUstream stream) {
-    if (!stream->legacy) return CUDA_SUCCESS;
     CUresult result = CUDA_SUCCESS;
     for (const auto& capture : d.captures) {
-        const bool depends =
-            std::any_of(capture->streams.begin(), capture->streams.end(), [&](CUstream other) {
-                return other->context == stream->context && is_blocking(other);
-            });
-        if (!depends) continue;
+        if (!depends_on_capture(stream, *capture)) continue;
         capture->invalidated = true;
         result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }

@@ -58,6 +58,8 @@ CUresult enqueue_wait(Driver& d, const Queue& queue, OpId op);
 Queue queue_of(CUstream stream);
 // The waits that the default streams' rules put before the next operation of `stream`.
 CUresult enqueue_implicit_waits(Driver& d, CUstream stream);
+// Whether work on `stream`, the legacy one, would depend on a capturing stream.
+bool depends_on_capture(CUstream stream, const Capture& capture);
 // While the legacy stream would depend on a capturing stream: invalidates that capture and says so.
 CUresult check_legacy_implicit(Driver& d, CUstream stream);
 // Waits while the stream is full. The lock is released meanwhile; the stream may be gone

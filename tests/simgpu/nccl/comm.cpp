@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "device.hpp"
+#include "profiler.hpp"
 #include "report.hpp"
 
 using simgpu::nccl::device;
@@ -72,6 +73,7 @@ ncclResult_t ncclComm::join() {
             return result;
         }
     }
+    profiler_ = simgpu::nccl::CommProfiler::open(key_, rank_, ranks_);
     const std::lock_guard lock(mutex_);
     joined_ = true;
     return ncclSuccess;

@@ -18,6 +18,10 @@
 #include "exchange.hpp"
 #include "reduce.hpp"
 
+namespace simgpu::nccl {
+class CommProfiler;
+}
+
 // The public header only declares it; the name is the vendor's.
 struct ncclComm {
   public:
@@ -33,6 +37,8 @@ struct ncclComm {
     bool blocking() const { return blocking_; }
     std::uint64_t number() const { return number_; }
     simgpu::nccl::Exchange* exchange() { return exchange_.get(); }
+    // Null without a profiler plug-in; set once it has joined.
+    simgpu::nccl::CommProfiler* profiler() { return profiler_.get(); }
 
     // Meets the other ranks at the device server; blocks until all are there, abort() is called, or
     // the server dies.
@@ -94,6 +100,7 @@ struct ncclComm {
     const bool blocking_;
     std::uint64_t number_ = 0;
     std::unique_ptr<simgpu::nccl::Exchange> exchange_;
+    std::unique_ptr<simgpu::nccl::CommProfiler> profiler_;
     std::atomic<std::uint64_t> splits_{0};
     std::atomic<ncclResult_t> async_error_{ncclSuccess};
     std::atomic<bool> finalized_{false};

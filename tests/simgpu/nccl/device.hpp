@@ -14,11 +14,13 @@ namespace simgpu::nccl {
 
 struct Device {
     PFN_cuLaunchKernelEx_v11060 launch_kernel_ex = nullptr;
+    PFN_cuLibraryGetKernel_v12000 library_get_kernel = nullptr;
+    PFN_cuKernelGetFunction_v12000 kernel_get_function = nullptr;
+    CUlibrary kernels = nullptr;
     decltype(&simgpuCommInit) comm_init = nullptr;
     decltype(&simgpuCommAbort) comm_abort = nullptr;
     decltype(&simgpuCommDestroy) comm_destroy = nullptr;
     decltype(&simgpuDataDirectory) data_directory = nullptr;
-    decltype(&simgpuCollectiveFunction) collective_function = nullptr;
 };
 
 // Null when there is no usable virtual GPU under this process; the reason is in last_error_text().

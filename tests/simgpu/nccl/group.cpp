@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "device.hpp"
+#include "profiler.hpp"
 #include "report.hpp"
 
 namespace simgpu::nccl {
@@ -94,8 +95,12 @@ ncclResult_t launch_kernel(const std::shared_ptr<Plan>& plan, cudaStream_t strea
     if (!driver) {
         return ncclUnhandledCudaError;
     }
-    void* const function = driver->collective_function(plan->kernel_name().c_str());
-    if (!function) {
+    // By its name, as the vendor's embedded runtime does.
+    CUkernel kernel = nullptr;
+    CUfunction function = nullptr;
+    if (driver->library_get_kernel(&kernel, driver->kernels, plan->kernel_name().c_str()) !=
+            CUDA_SUCCESS ||
+        driver->kernel_get_function(&function, kernel) != CUDA_SUCCESS) {
         return fail(ncclUnhandledCudaError, "no kernel %s", plan->kernel_name().c_str());
     }
     SimgpuCollective argument = Plan::launch_argument(plan);
@@ -110,8 +115,7 @@ ncclResult_t launch_kernel(const std::shared_ptr<Plan>& plan, cudaStream_t strea
     config.blockDimY = 1;
     config.blockDimZ = 1;
     config.hStream = stream;
-    const CUresult result =
-        driver->launch_kernel_ex(&config, static_cast<CUfunction>(function), nullptr, extra);
+    const CUresult result = driver->launch_kernel_ex(&config, function, nullptr, extra);
     return cuda_result(static_cast<cudaError_t>(result), "launch of a collective");
 }
 
@@ -179,13 +183,25 @@ ncclResult_t launch(Batch batch) {
         }
     }
     std::shared_ptr<Plan> plan;
-    ncclResult_t result = Plan::make(batch.comm, std::move(tasks), &plan);
+    ncclResult_t result = Plan::make(batch.comm, tasks, &plan);
     // One kernel on the first stream; the group's other streams are ordered around it.
     for (std::size_t i = 1; i < streams.size() && result == ncclSuccess; ++i) {
         result = cuda_result(order(streams[i], streams[0]), "ordering the group's streams");
     }
     if (result == ncclSuccess) {
+        CommProfiler* const profiler = batch.comm->profiler();
+        void* const event = profiler ? profiler->launch_begins(streams[0]) : nullptr;
         result = launch_kernel(plan, streams[0]);
+        if (profiler) {
+            profiler->event_ends(event);
+        }
+        // What is captured is reported when the graph runs, on a thread of the driver's: not here.
+        cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+        if (profiler && result == ncclSuccess &&
+            cudaStreamIsCapturing(streams[0], &capture) == cudaSuccess &&
+            capture == cudaStreamCaptureStatusNone) {
+            profiler->launched(tasks);
+        }
     }
     for (std::size_t i = 1; i < streams.size() && result == ncclSuccess; ++i) {
         result = cuda_result(order(streams[0], streams[i]), "ordering the group's streams");
@@ -329,6 +345,9 @@ void group_add(const Comm& comm, const Task& task, cudaStream_t stream) {
                                     [&](const Batch& batch) { return batch.comm == comm; });
     Batch& batch = found == batches.end() ? batches.emplace_back(Batch{comm, {}}) : *found;
     batch.operations.push_back(Operation{task, stream});
+    if (CommProfiler* const profiler = comm->profiler()) {
+        profiler->event_ends(profiler->call_begins(task, stream));
+    }
 }
 
 void group_add_job(const Comm& comm, std::function<ncclResult_t()> run) {

@@ -111,6 +111,51 @@ TEST_F(CaptureTest, UnsafeCallsBreakACaptureByTheModesRules) {
     }
 }
 
+TEST_F(CaptureTest, AskingTheLegacyStreamBreaksNothing) {
+    CUstream blocking = nullptr;
+    ASSERT_CU(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+    ASSERT_CU(cuStreamBeginCapture(blocking, kGlobal));
+    CUstreamCaptureStatus unspecified = CU_STREAM_CAPTURE_STATUS_NONE;
+    EXPECT_EQ(cuStreamIsCapturing(nullptr, &unspecified), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    ASSERT_CU(launch_add(blocking, memory_, 1, 1, 1));
+    CUgraph graph = nullptr;
+    ASSERT_CU(cuStreamEndCapture(blocking, &graph));
+    ASSERT_CU(cuGraphDestroy(graph));
+    ASSERT_CU(cuStreamDestroy(blocking));
+}
+
+TEST_F(CaptureTest, IntoAGraphThatIsThere) {
+    CUgraph graph = nullptr;
+    ASSERT_CU(cuGraphCreate(&graph, 0));
+    EXPECT_EQ(cuStreamBeginCaptureToGraph(stream_, nullptr, nullptr, nullptr, 0, kGlobal),
+              CUDA_ERROR_INVALID_VALUE);
+    CUgraphNode last = nullptr;
+    for (int round = 1; round <= 2; ++round) {
+        ASSERT_CU(cuStreamBeginCaptureToGraph(stream_, graph, last == nullptr ? nullptr : &last,
+                                              nullptr, last == nullptr ? 0 : 1, kGlobal));
+        ASSERT_CU(launch_affine(stream_, memory_, 3, round, 1));
+        CUgraph same = nullptr;
+        ASSERT_CU(end(&same));
+        EXPECT_EQ(same, graph);
+        std::vector<CUgraphNode> nodes(static_cast<std::size_t>(round));
+        std::size_t count = nodes.size();
+        ASSERT_CU(cuGraphGetNodes(graph, nodes.data(), &count));
+        ASSERT_EQ(count, nodes.size());
+        last = nodes.back();
+    }
+    // A capture that breaks leaves the graph to the program.
+    ASSERT_CU(cuStreamBeginCaptureToGraph(stream_, graph, &last, nullptr, 1, kGlobal));
+    EXPECT_EQ(cuStreamQuery(other_), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    EXPECT_EQ(end(), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    CUgraphExec executable = nullptr;
+    ASSERT_CU(cuGraphInstantiate(&executable, graph, 0));
+    ASSERT_CU(cuGraphLaunch(executable, stream_));
+    ASSERT_CU(cuStreamSynchronize(stream_));
+    EXPECT_EQ(read_ints(memory_, 1)[0], 5);  // (0 * 3 + 1) * 3 + 2
+    ASSERT_CU(cuGraphExecDestroy(executable));
+    ASSERT_CU(cuGraphDestroy(graph));
+}
+
 TEST_F(CaptureTest, ThreadLocalCapturesIgnoreOtherThreads) {
     begin(kThreadLocal);
     EXPECT_EQ(on_thread([&] { return cuEventQuery(event_); }), CUDA_SUCCESS);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Data-parallel training of a small network with CUDA and NCCL, one process a rank, arranged as
-// frameworks do it: forward and backward pass on one stream, gradients all-reduced in buckets on
-// another, events between the two. Arithmetic is in dp_math.hpp, options in dp_options.hpp.
+// The training loop; see dp_trainer.hpp. Knows no NCCL.
+#include "dp_trainer.hpp"
+
 #include <cuda_runtime.h>
-#include <nccl.h>
 #include <time.h>
 
 #include <algorithm>
@@ -16,9 +15,6 @@
 #include <vector>
 
 #include "dp_math.hpp"
-#include "dp_meeting.hpp"
-#include "dp_options.hpp"
-#include "dp_report.hpp"
 
 #define DP_KERNEL(name, Arguments)                                                      \
     extern "C" __global__ void name(Arguments arguments) {                              \
@@ -45,6 +41,18 @@ extern "C" __global__ void dp_burn(dp::Burn arguments) {
     }
 }
 
+namespace dp {
+
+void check(cudaError_t error, const char* what) {
+    if (error != cudaSuccess) {
+        std::fprintf(stderr, "%s: %s: %s (%s)\n", program_invocation_short_name, what,
+                     cudaGetErrorString(error), cudaGetErrorName(error));
+        std::exit(1);
+    }
+}
+
+}  // namespace dp
+
 namespace {
 
 constexpr int kThreads = 256;
@@ -52,21 +60,7 @@ constexpr int kInputs = 16;
 constexpr int kOutputs = 4;
 constexpr int kDataBatches = 8;
 
-void check(cudaError_t error, const char* what) {
-    if (error != cudaSuccess) {
-        std::fprintf(stderr, "dp_train: %s: %s (%s)\n", what, cudaGetErrorString(error),
-                     cudaGetErrorName(error));
-        std::exit(1);
-    }
-}
-
-void check(ncclResult_t result, const char* what) {
-    if (result != ncclSuccess) {
-        std::fprintf(stderr, "dp_train: %s: %s; %s\n", what, ncclGetErrorString(result),
-                     ncclGetLastError(nullptr));
-        std::exit(1);
-    }
-}
+using dp::check;
 
 std::int64_t now_ns() {
     timespec now{};
@@ -127,17 +121,15 @@ struct Bucket {
 
 class Trainer {
   public:
-    explicit Trainer(const dp::Options& options);
+    Trainer(const dp::Options& options, dp::Communicator& communicator);
     dp::Measurements train();
 
   private:
-    void connect();
     void build();
     void make_data();
     void calibrate();
     void burn(double ms);
     void iteration(int number);
-    void reduce(float* begin, std::size_t count);
 
     template <typename Arguments>
     void launch(void (*kernel)(Arguments), const Arguments& arguments) {
@@ -147,11 +139,8 @@ class Trainer {
     }
 
     const dp::Options options_;
-    ncclComm_t communicator_ = nullptr;
+    dp::Communicator& communicator_;
     cudaStream_t compute_ = nullptr;
-    cudaStream_t communicate_ = nullptr;
-    cudaEvent_t ready_ = nullptr;    // gradients of a bucket are computed
-    cudaEvent_t reduced_ = nullptr;  // and all are reduced
     std::vector<Layer> layers_;
     std::vector<Bucket> buckets_;
     float* gradients_ = nullptr;
@@ -168,36 +157,21 @@ class Trainer {
     double burn_per_ms_ = 0.0;
 };
 
-Trainer::Trainer(const dp::Options& options) : options_(options) {
+Trainer::Trainer(const dp::Options& options, dp::Communicator& communicator)
+    : options_(options), communicator_(communicator) {
     int devices = 0;
     check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
     if (options_.device >= devices) {
-        std::fprintf(stderr, "dp_train: device %d; allowed: 0 to %d\n", options_.device,
-                     devices - 1);
+        std::fprintf(stderr, "%s: device %d; allowed: 0 to %d\n", program_invocation_short_name,
+                     options_.device, devices - 1);
         std::exit(2);
     }
     check(cudaSetDevice(options_.device), "cudaSetDevice");
     check(cudaStreamCreateWithFlags(&compute_, cudaStreamNonBlocking), "cudaStreamCreate");
-    check(cudaStreamCreateWithFlags(&communicate_, cudaStreamNonBlocking), "cudaStreamCreate");
-    check(cudaEventCreateWithFlags(&ready_, cudaEventDisableTiming), "cudaEventCreate");
-    check(cudaEventCreateWithFlags(&reduced_, cudaEventDisableTiming), "cudaEventCreate");
-    connect();
+    communicator_.connect();
     build();
     make_data();
     calibrate();
-}
-
-void Trainer::connect() {
-    ncclUniqueId id{};
-    if (options_.rank == 0) {
-        check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    }
-    dp::share_from_rank_zero(options_, &id, sizeof(id));
-    check(ncclCommInitRank(&communicator_, options_.world_size, id, options_.rank),
-          "ncclCommInitRank");
-    if (options_.rank == 0) {
-        dp::forget_meeting(options_);
-    }
 }
 
 void Trainer::build() {
@@ -328,15 +302,7 @@ void Trainer::calibrate() {
             per_ms = std::max(per_ms, static_cast<double>(rounds) / measure(rounds));
         }
     }
-    auto* const shared = device_array<double>(1);
-    check(cudaMemcpyAsync(shared, &per_ms, sizeof(per_ms), cudaMemcpyHostToDevice, compute_),
-          "cudaMemcpyAsync");
-    check(ncclBroadcast(shared, shared, 1, ncclFloat64, 0, communicator_, compute_),
-          "ncclBroadcast");
-    check(cudaMemcpyAsync(&burn_per_ms_, shared, sizeof(double), cudaMemcpyDeviceToHost, compute_),
-          "cudaMemcpyAsync");
-    check(cudaStreamSynchronize(compute_), "cudaStreamSynchronize");
-    check(cudaFree(shared), "cudaFree");
+    burn_per_ms_ = communicator_.from_rank_zero(per_ms);
     check(cudaEventDestroy(begin), "cudaEventDestroy");
     check(cudaEventDestroy(end), "cudaEventDestroy");
 }
@@ -348,13 +314,6 @@ void Trainer::burn(double ms) {
         dp_burn<<<burn_blocks_, kThreads, 0, compute_>>>(dp::Burn{sink_, rounds});
         check(cudaGetLastError(), "kernel launch");
     }
-}
-
-void Trainer::reduce(float* begin, std::size_t count) {
-    check(cudaEventRecord(ready_, compute_), "cudaEventRecord");
-    check(cudaStreamWaitEvent(communicate_, ready_, 0), "cudaStreamWaitEvent");
-    check(ncclAllReduce(begin, begin, count, ncclFloat32, ncclSum, communicator_, communicate_),
-          "ncclAllReduce");
 }
 
 void Trainer::iteration(int number) {
@@ -398,14 +357,17 @@ void Trainer::iteration(int number) {
         burn(backward_ms);
         const Bucket& bucket = buckets_[layer.bucket];
         if (options_.overlap && bucket.last_layer == l) {
-            reduce(bucket.begin, bucket.size);
+            communicator_.reduce({{bucket.begin, bucket.size}}, compute_);
         }
     }
     if (!options_.overlap) {
-        reduce(gradients_, gradient_count_);
+        std::vector<dp::Gradient> all;
+        for (const Bucket& bucket : buckets_) {
+            all.push_back({bucket.begin, bucket.size});
+        }
+        communicator_.reduce(all, compute_);
     }
-    check(cudaEventRecord(reduced_, communicate_), "cudaEventRecord");
-    check(cudaStreamWaitEvent(compute_, reduced_, 0), "cudaStreamWaitEvent");
+    communicator_.finish(compute_);
     const float rate =
         static_cast<float>(options_.learning_rate) / static_cast<float>(options_.world_size);
     for (const Layer& layer : layers_) {
@@ -422,9 +384,8 @@ dp::Measurements Trainer::train() {
         check(cudaEventCreate(&event), "cudaEventCreate");
     }
     // All ranks leave the set-up together.
-    check(ncclAllReduce(sink_, sink_, 1, ncclFloat32, ncclSum, communicator_, compute_),
-          "ncclAllReduce");
     check(cudaStreamSynchronize(compute_), "cudaStreamSynchronize");
+    communicator_.barrier(sink_);
     dp::Measurements result;
     if (options_.start_at_ns > 0) {
         sleep_until(options_.start_at_ns);
@@ -476,21 +437,26 @@ dp::Measurements Trainer::train() {
     }
     result.burn_per_ms = burn_per_ms_;
     result.gradient_bytes = gradient_count_ * sizeof(float);
-    check(ncclCommDestroy(communicator_), "ncclCommDestroy");
+    communicator_.disconnect();
     return result;
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-    const dp::Options options = dp::parse_options(argc, argv);
-    Trainer trainer(options);
-    const dp::Measurements result = trainer.train();
-    std::printf("rank %d loss %.17g parameters %016llx iteration %.6f ms\n", options.rank,
-                static_cast<double>(result.losses.back()),
-                static_cast<unsigned long long>(result.parameters_hash), result.mean_iteration_ms);
-    if (options.rank == 0 && !options.json.empty()) {
-        dp::write_json(options, result);
-    }
-    return 0;
+namespace dp {
+
+Measurements train(const Options& options, Communicator& communicator) {
+    return Trainer(options, communicator).train();
 }
+
+void report(const Options& options, const Measurements& measurements) {
+    std::printf("rank %d loss %.17g parameters %016llx iteration %.6f ms\n", options.rank,
+                static_cast<double>(measurements.losses.back()),
+                static_cast<unsigned long long>(measurements.parameters_hash),
+                measurements.mean_iteration_ms);
+    if (options.rank == 0 && !options.json.empty()) {
+        write_json(options, measurements);
+    }
+}
+
+}  // namespace dp
