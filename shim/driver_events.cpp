@@ -33,6 +33,13 @@ CUevent event_of(GpuEvent event) noexcept { return static_cast<CUevent>(event); 
 
 }  // namespace
 
+bool DriverEvents::succeeded(int result) noexcept {
+    if (result == CUDA_ERROR_DEINITIALIZED) {
+        ended_.store(true, std::memory_order_relaxed);
+    }
+    return result == CUDA_SUCCESS;
+}
+
 GpuEvent DriverEvents::create() noexcept {
     const RealDriver* driver = real_driver();
     if (driver == nullptr || driver->event_create == nullptr) {
@@ -40,7 +47,7 @@ GpuEvent DriverEvents::create() noexcept {
     }
     const RelaxedCaptureMode relaxed(*driver);
     CUevent event = nullptr;
-    return driver->event_create(&event, CU_EVENT_DEFAULT) == CUDA_SUCCESS ? event : nullptr;
+    return succeeded(driver->event_create(&event, CU_EVENT_DEFAULT)) ? event : nullptr;
 }
 
 void DriverEvents::destroy(GpuEvent event) noexcept {
@@ -57,7 +64,7 @@ bool DriverEvents::record(GpuEvent event, std::uintptr_t stream) noexcept {
         return false;
     }
     const RelaxedCaptureMode relaxed(*driver);
-    return driver->cuEventRecord(event_of(event), stream_of(stream)) == CUDA_SUCCESS;
+    return succeeded(driver->cuEventRecord(event_of(event), stream_of(stream)));
 }
 
 EventState DriverEvents::query(GpuEvent event) noexcept {
@@ -66,12 +73,15 @@ EventState DriverEvents::query(GpuEvent event) noexcept {
         return EventState::kFault;
     }
     const RelaxedCaptureMode relaxed(*driver);
-    switch (driver->event_query(event_of(event))) {
+    const CUresult result = driver->event_query(event_of(event));
+    switch (result) {
         case CUDA_SUCCESS:
+        case CUDA_ERROR_CAPTURED_EVENT:  // its stream joined a capture just before the record
             return EventState::kDone;
         case CUDA_ERROR_NOT_READY:
             return EventState::kPending;
         default:
+            succeeded(result);
             return EventState::kFault;
     }
 }

@@ -3,6 +3,8 @@
 // thread, so that it cannot invalidate a capture of somebody else's.
 #pragma once
 
+#include <atomic>
+
 #include "shim/inference/gpu_events.hpp"
 
 namespace crossover {
@@ -15,6 +17,12 @@ class DriverEvents final : public GpuEvents {
     EventState query(GpuEvent event) noexcept override;
     std::int64_t elapsed_ns(GpuEvent from, GpuEvent to) noexcept override;
     bool capturing(std::uintptr_t stream) noexcept override;
+    // The driver has refused a call because the process is ending: no fault of the device.
+    bool ended() const noexcept { return ended_.load(std::memory_order_relaxed); }
+
+  private:
+    bool succeeded(int result) noexcept;
+    std::atomic<bool> ended_{false};
 };
 
 }  // namespace crossover

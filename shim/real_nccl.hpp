@@ -13,7 +13,8 @@ struct RealNccl {
 #undef CX_NCCL
 };
 
-// The table of the NCCL library in the process; nullptr while there is none.
-const RealNccl* real_nccl() noexcept;
+// The NCCL that code at `caller` would have called without us: libnccl.so.2, or a copy inside the
+// library that uses it. nullptr while there is none. Any thread, no lock.
+const RealNccl* real_nccl(const void* caller) noexcept;
 
 }  // namespace crossover

@@ -16,4 +16,11 @@ void* wrapped_nccl_function(void* real) noexcept;
 // addresses.
 void* wrapped_driver_function(void* real, const char* symbol, bool per_thread) noexcept;
 
+// Whether there is an intercepted function of this name to call, in a library that is loaded now.
+// Where there is none, our own must not be found either: programs ask so for what their libraries
+// can do. `version`: of the symbol, or nullptr.
+bool driver_has(const char* name) noexcept;
+bool runtime_has(const char* name, const char* version) noexcept;
+bool nccl_has(const char* name) noexcept;
+
 }  // namespace crossover

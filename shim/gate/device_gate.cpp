@@ -89,7 +89,7 @@ std::unique_ptr<DeviceGate> DeviceGate::start(const DeviceUuid& device, std::uin
 // launches
 
 bool DeviceGate::begin_use() noexcept {
-    users_.fetch_add(1, std::memory_order_seq_cst);
+    traffic_.begin_use();
     if (stopping_.load(std::memory_order_seq_cst)) {
         end_use();
         return false;
@@ -98,34 +98,21 @@ bool DeviceGate::begin_use() noexcept {
 }
 
 bool DeviceGate::enter(Stream& stream) noexcept {
-    if (!begin_use()) {
+    traffic_.begin_launch();
+    if (stopping_.load(std::memory_order_seq_cst)) [[unlikely]] {
+        traffic_.end_launch(false);
         return false;
     }
-    stream.launches.fetch_add(1, std::memory_order_relaxed);
     std::uint64_t crossing = 0;
-    if (try_enter(stream, crossing)) {
-        return true;
+    if (!may_launch(stream, crossing)) [[unlikely]] {
+        wait_to_enter(stream, crossing);
     }
-    const std::uint64_t jobs =
-        client_->segment().arbitration.turn.active_jobs.load(std::memory_order_acquire);
-    const std::uint64_t deadline =
-        monotonic_ns() + kMaxLeaseNs * std::clamp<std::uint64_t>(jobs, 1, kMaxJobs) + kTurnSlackNs;
-    do {
-        if (crossing != 0) {
-            wait_for_collective(stream, crossing, deadline);
-        }
-        if (!client_->holding()) {
-            wait_for_turn(deadline);
-        } else if (releasing_.load(std::memory_order_seq_cst)) {
-            ::sched_yield();
-        }
-    } while (!try_enter(stream, crossing));
     return true;
 }
 
-// True: the caller may launch, and is counted in entering_.
-bool DeviceGate::try_enter(Stream& stream, std::uint64_t& crossing) noexcept {
-    entering_.fetch_add(1, std::memory_order_seq_cst);
+// The caller is counted as launching. False: it must step out and wait, for the collective
+// `crossing` unless that is 0, then for the turn.
+bool DeviceGate::may_launch(Stream& stream, std::uint64_t& crossing) noexcept {
     const std::uint64_t behind = inference_.unfinished_behind(stream);
     if (!gated() || observe_) {
         return true;
@@ -133,26 +120,52 @@ bool DeviceGate::try_enter(Stream& stream, std::uint64_t& crossing) noexcept {
     crossing = 0;
     if (behind != 0 && inference_.crossing_pays(stream, behind, options_.min_window_us * 1000)) {
         crossing = behind;
-    } else if (!releasing_.load(std::memory_order_seq_cst) && client_->holding()) {
-        return true;
+        return false;
     }
-    entering_.fetch_sub(1, std::memory_order_seq_cst);
-    return false;
+    return !traffic_.closing() && client_->holding();
+}
+
+void DeviceGate::wait_to_enter(Stream& stream, std::uint64_t crossing) noexcept {
+    traffic_.step_out();
+    const std::uint64_t jobs =
+        client_->segment().arbitration.turn.active_jobs.load(std::memory_order_acquire);
+    const std::uint64_t deadline =
+        monotonic_ns() + kMaxLeaseNs * std::clamp<std::uint64_t>(jobs, 1, kMaxJobs) + kTurnSlackNs;
+    for (;;) {
+        if (crossing != 0) {
+            wait_for_collective(stream, crossing, deadline);
+        }
+        if (!client_->holding()) {
+            wait_for_turn(deadline);
+        } else if (traffic_.closing()) {
+            ::sched_yield();
+        }
+        traffic_.step_in();
+        if (may_launch(stream, crossing)) {
+            return;
+        }
+        traffic_.step_out();
+    }
 }
 
 void DeviceGate::leave(Stream& stream, bool launched) noexcept {
     if (launched) {
         inference_.compute_submitted(stream);
-        if (fresh_turn_.load(std::memory_order_relaxed) &&
-            fresh_turn_.exchange(false, std::memory_order_acq_rel)) {
-            const std::uint64_t now = monotonic_ns();
-            client_->set_phase(ClientPhase::kComputing, now);
-            client_->record(EventKind::kCompute, 0, now);
-            wake_watcher();
+        if (fresh_turn_.load(std::memory_order_relaxed)) [[unlikely]] {
+            begin_turn();
         }
     }
-    entering_.fetch_sub(1, std::memory_order_seq_cst);
-    end_use();
+    traffic_.end_launch(launched);
+}
+
+// The first launch of a turn was taken.
+void DeviceGate::begin_turn() noexcept {
+    if (fresh_turn_.exchange(false, std::memory_order_acq_rel)) {
+        const std::uint64_t now = monotonic_ns();
+        client_->set_phase(ClientPhase::kComputing, now);
+        client_->record(EventKind::kCompute, 0, now);
+        wake_watcher();
+    }
 }
 
 void DeviceGate::wait_for_collective(Stream& stream, std::uint64_t number,
@@ -235,8 +248,9 @@ void DeviceGate::wake_watcher() noexcept {
 // --------------------------------------------------------------------------------------------
 // collectives
 
-std::uint64_t DeviceGate::begin_collective(Stream& stream, const CollectiveCall& call) noexcept {
-    return inference_.before_collective(stream, call);
+std::uint64_t DeviceGate::begin_collective(Stream& stream, const CollectiveCall& call,
+                                           bool computes) noexcept {
+    return inference_.before_collective(stream, call, computes);
 }
 
 void DeviceGate::end_collective(Stream& stream, std::uint64_t number, bool launched) noexcept {

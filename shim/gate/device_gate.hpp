@@ -5,9 +5,8 @@
 //
 // Invariants:
 //  1. The watcher gives the turn back only while no thread is between enter() and leave(), and
-//  every thread
-//     that enters afterwards sees that the turn is gone (entering_ and releasing_, sequentially
-//     consistent).
+//     every thread that enters afterwards sees that the turn is gone. Why that holds without a lock
+//     stands in traffic.hpp.
 //  2. A thread that waits in enter() holds no lock of ours, and giving the turn back does not
 //  depend on it.
 //  3. Every wait ends: by the grant, by let_go(), or by a bound after which the launch goes on
@@ -22,6 +21,7 @@
 
 #include "arbiter/client.hpp"
 #include "shim/driver_events.hpp"
+#include "shim/gate/traffic.hpp"
 #include "shim/inference/windows.hpp"
 
 namespace crossover {
@@ -43,8 +43,10 @@ class DeviceGate {
     bool enter(Stream& stream) noexcept;
     void leave(Stream& stream, bool launched) noexcept;
 
-    // Around the launch of a communication kernel; never waits for the turn.
-    std::uint64_t begin_collective(Stream& stream, const CollectiveCall& call) noexcept;
+    // Around the launch of a communication kernel, or of a graph that contains some; never waits
+    // for the turn. `computes`: of a graph that the caller has taken through enter() as well.
+    std::uint64_t begin_collective(Stream& stream, const CollectiveCall& call,
+                                   bool computes) noexcept;
     void end_collective(Stream& stream, std::uint64_t number, bool launched) noexcept;
 
     // Every waiting thread passes, and none waits until allow().
@@ -80,9 +82,11 @@ class DeviceGate {
     bool give_back(std::uint64_t launches_seen) noexcept;
 
     // Launching threads.
-    bool try_enter(Stream& stream, std::uint64_t& crossing) noexcept;
+    bool may_launch(Stream& stream, std::uint64_t& crossing) noexcept;
+    void wait_to_enter(Stream& stream, std::uint64_t crossing) noexcept;
+    void begin_turn() noexcept;
     bool begin_use() noexcept;
-    void end_use() noexcept { users_.fetch_sub(1, std::memory_order_seq_cst); }
+    void end_use() noexcept { traffic_.end_use(); }
     void wait_for_collective(Stream& stream, std::uint64_t number, std::uint64_t deadline) noexcept;
     void wait_for_turn(std::uint64_t deadline) noexcept;
     void report_stall(std::uint64_t since_ns) const noexcept;
@@ -103,17 +107,18 @@ class DeviceGate {
     bool watcher_started_ = false;
     std::atomic<std::uint32_t> attach_state_{0};  // futex: 0 pending, 1 attached, 2 failed
     Status attach_status_ = Status::kOk;
-    std::atomic<bool> stopping_{false};
-    std::atomic<std::uint32_t> users_{0};  // threads that may touch client_; it outlives them
 
+    // Read by every launch and seldom written: a line of their own.
+    alignas(64) std::atomic<bool> stopping_{false};
     std::atomic<bool> quiet_{false};
-    std::atomic<bool> ungated_{false};  // let go, or faulty
-    std::atomic<std::uint32_t> entering_{0};
-    std::atomic<bool> releasing_{false};
-    std::atomic<std::uint32_t> crossing_waiters_{0};
+    std::atomic<bool> ungated_{false};    // let go, or faulty
+    std::atomic<bool> fresh_turn_{true};  // no compute since the last grant, window or idle time
+
+    Traffic traffic_;  // its users may touch client_, which outlives them
+
+    alignas(64) std::atomic<std::uint32_t> crossing_waiters_{0};
     std::atomic<std::uint32_t> collectives_ended_{0};  // futex of threads at a crossing
     std::atomic<bool> watcher_sleeps_{false};
-    std::atomic<bool> fresh_turn_{true};  // no compute since the last grant, window or idle time
 
     // Only the watcher.
     std::uint64_t launches_seen_ = 0;

@@ -3,8 +3,6 @@
 
 #include <cstring>
 
-#include "shim/gate/nccl_names.hpp"
-#include "shim/inference/handle_map.hpp"
 #include "shim/real_driver.hpp"
 
 namespace crossover {
@@ -12,21 +10,6 @@ namespace crossover {
 namespace {
 
 CUstream stream_of(std::uintptr_t stream) noexcept { return reinterpret_cast<CUstream>(stream); }
-
-bool name_says_nccl(std::uintptr_t function) noexcept {
-    const RealDriver* driver = real_driver();
-    const char* name = nullptr;
-    if (driver == nullptr || driver->func_get_name == nullptr ||
-        driver->func_get_name(&name, reinterpret_cast<CUfunction>(function)) != CUDA_SUCCESS ||
-        name == nullptr) {
-        if (driver == nullptr || driver->kernel_get_name == nullptr ||
-            driver->kernel_get_name(&name, reinterpret_cast<CUkernel>(function)) != CUDA_SUCCESS ||
-            name == nullptr) {
-            return false;
-        }
-    }
-    return is_nccl_kernel_name(name);
-}
 
 }  // namespace
 
@@ -58,6 +41,18 @@ bool stream_is_non_blocking(std::uintptr_t stream) noexcept {
            (flags & CU_STREAM_NON_BLOCKING) != 0;
 }
 
+std::uint64_t capture_number(std::uintptr_t stream) noexcept {
+    const RealDriver* driver = real_driver();
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    cuuint64_t number = 0;
+    if (driver == nullptr || driver->stream_get_capture == nullptr ||
+        driver->stream_get_capture(stream_of(stream), &status, &number) != CUDA_SUCCESS ||
+        status != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+        return 0;
+    }
+    return number;
+}
+
 bool device_of_current_context(void* context, DeviceUuid& device, std::uint32_t& ordinal) noexcept {
     const RealDriver* driver = real_driver();
     CUdevice number = 0;
@@ -74,24 +69,21 @@ bool device_of_current_context(void* context, DeviceUuid& device, std::uint32_t&
     return true;
 }
 
-bool is_nccl_kernel(std::uintptr_t function, bool otherwise) noexcept {
+std::optional<KernelName> name_of_kernel(std::uintptr_t function) noexcept {
     const RealDriver* driver = real_driver();
+    const char* name = nullptr;
     if (driver == nullptr || driver->func_get_name == nullptr) {
-        return otherwise;
+        return std::nullopt;
     }
-    struct Known {
-        bool nccl;
-    };
-    static HandleMap<Known> known(16384);
-    const Known* found = known.find(function);
-    if (found == nullptr) {
-        const bool nccl = name_says_nccl(function);
-        found = known.find_or_add(function, [&](Known& fresh) { fresh.nccl = nccl; });
-        if (found == nullptr) {
-            return nccl;
+    if (driver->func_get_name(&name, reinterpret_cast<CUfunction>(function)) != CUDA_SUCCESS ||
+        name == nullptr) {
+        if (driver->kernel_get_name == nullptr ||
+            driver->kernel_get_name(&name, reinterpret_cast<CUkernel>(function)) != CUDA_SUCCESS ||
+            name == nullptr) {
+            return std::nullopt;
         }
     }
-    return found->nccl;
+    return kernel_name(name);
 }
 
 }  // namespace crossover

@@ -4,8 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "arbiter/client.hpp"
+#include "shim/gate/nccl_names.hpp"
 
 namespace crossover {
 
@@ -14,12 +16,14 @@ void* current_context() noexcept;
 // The stream's context; the calling thread's where the driver does not tell.
 void* context_of_stream(std::uintptr_t stream) noexcept;
 bool stream_is_non_blocking(std::uintptr_t stream) noexcept;
+// The driver's number of the capture the stream takes part in, 0 when it takes part in none. The
+// number is never used again.
+std::uint64_t capture_number(std::uintptr_t stream) noexcept;
 // UUID and ordinal of the device of `context`, which must be the calling thread's: false otherwise.
 // The UUID is that of the MIG instance where there is one.
 bool device_of_current_context(void* context, DeviceUuid& device, std::uint32_t& ordinal) noexcept;
-// Whether the function (a CUfunction, or a CUkernel given in its place) is one of NCCL's kernels,
-// by its name; `otherwise` where the driver cannot name functions (before CUDA 12.3). Cached by
-// handle.
-bool is_nccl_kernel(std::uintptr_t function, bool otherwise) noexcept;
+// What the name of the function (a CUfunction, or a CUkernel given in its place) says; nothing
+// where the driver cannot name functions (before CUDA 12.3). Asks the driver each time.
+std::optional<KernelName> name_of_kernel(std::uintptr_t function) noexcept;
 
 }  // namespace crossover

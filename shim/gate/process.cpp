@@ -8,18 +8,22 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <new>
 
 #include "arbiter/futex.hpp"
 #include "arbiter/job_identity.hpp"
 #include "arbiter/options.hpp"
+#include "shim/blind_spots.hpp"
 #include "shim/gate/device_gate.hpp"
 #include "shim/gate/driver_device.hpp"
+#include "shim/gate/graphs.hpp"
 #include "shim/log.hpp"
 
 namespace crossover {
 
 // Starts at 1: the first launch finds out where the process stands.
 constinit std::atomic<std::uint32_t> attention_word{1};
+thread_local constinit ThreadState thread_state_now;
 
 namespace {
 
@@ -30,6 +34,11 @@ constexpr std::uintptr_t kPerThreadStream = 2;
 
 struct ContextEntry {
     bool attached = false;  // guarded by Process::mutex
+};
+
+struct Primary {  // a device's primary context; guarded by Process::mutex
+    std::uintptr_t context = 0;
+    std::uint32_t retained = 0;
 };
 
 struct StreamEntry {
@@ -48,14 +57,16 @@ struct Process {
     JobIdentity job;
     bool job_is_provisional = false;
     std::atomic<bool> passing{false};  // ungated for good
-    std::atomic<std::uint32_t> captures{0};
+    Graphs graphs;
     std::atomic<std::uint32_t> unattached{0};  // contexts known to exist without a gate
     HandleMap<ContextEntry> contexts{256};
     std::atomic<std::uint32_t> letting_go{0};
     HandleMap<StreamEntry> streams{2048};
     DriverEvents events;
 
+    const pid_t pid = ::getpid();
     std::mutex mutex;  // attaching, naming, stopping
+    std::array<Primary, kMaxGates> primaries{};
     std::array<std::atomic<DeviceGate*>, kMaxGates> gates{};
     std::atomic<std::size_t> gate_count{0};
 };
@@ -118,9 +129,9 @@ Process* process() noexcept {
         const std::lock_guard<std::mutex> guard(making);
         made = process_now.load(std::memory_order_acquire);
         if (made == nullptr) {
-            made = new Process();
+            made = new (std::nothrow) Process();
             process_now.store(made, std::memory_order_release);
-            if (made->passing.load(std::memory_order_relaxed)) {
+            if (made != nullptr && made->passing.load(std::memory_order_relaxed)) {
                 attention_word.store(0, std::memory_order_release);
             }
         }
@@ -175,6 +186,9 @@ DeviceGate* Process::attach(void* context) noexcept {
         return nullptr;
     }
     log_line(LogLevel::kInfo, "job %s joined device %u", job.name, ordinal);
+    if (static_cast<LogLevel>(options.log) >= LogLevel::kInfo) {
+        report_blind_spots();
+    }
     found = gate.release();
     gates[index].store(found, std::memory_order_release);
     gate_count.store(index + 1, std::memory_order_release);
@@ -185,6 +199,26 @@ DeviceGate* Process::attach(void* context) noexcept {
     }
     refresh_attention();
     return found;
+}
+
+// As the driver takes it from any of its two families of functions.
+std::uintptr_t driver_handle(StreamHandle handle) noexcept {
+    if (handle.value == 0) {
+        return handle.per_thread ? kPerThreadStream : kLegacyStream;
+    }
+    return handle.value;
+}
+
+// The stream takes part in a capture: what is called on it now does nothing now.
+bool is_capturing(Process& state, StreamHandle handle) noexcept {
+    return state.graphs.any_capture() && driver_handle(handle) != kLegacyStream &&
+           state.events.capturing(driver_handle(handle));
+}
+
+// A stream's name among all threads: the per-thread default stream is a different one in each.
+std::uintptr_t capture_key(StreamHandle handle) noexcept {
+    const std::uintptr_t value = driver_handle(handle);
+    return value == kPerThreadStream ? (current_thread_number() << 16) ^ 3 : value;
 }
 
 // The stream's entry, made at first sight; nullptr when it cannot be followed.
@@ -224,20 +258,27 @@ StreamEntry* entry_of(Process& state, StreamHandle handle) noexcept {
 
 }  // namespace
 
-void refresh_attention() noexcept {
-    Process* state = process_now.load(std::memory_order_acquire);
-    if (state == nullptr || state->passing.load(std::memory_order_acquire)) {
-        return;
-    }
-    bool needed = state->gate_count.load(std::memory_order_acquire) == 0 ||
-                  state->unattached.load(std::memory_order_acquire) != 0;
-    for_each_gate(*state, [&](DeviceGate& gate) { needed = needed || !gate.quiet(); });
-    attention_word.store(needed ? 1 : 0, std::memory_order_release);
+static bool attention_needed(Process& state) noexcept {
+    bool needed =
+        state.gate_count.load(std::memory_order_acquire) == 0 ||
+        state.unattached.load(std::memory_order_acquire) != 0 ||
+        state.graphs.any_capture();  // what is captured alone may be launched beside others
+    for_each_gate(state, [&](DeviceGate& gate) { needed = needed || !gate.quiet(); });
+    return needed && !state.passing.load(std::memory_order_acquire);
 }
 
-ThreadState& thread_state() noexcept {
-    [[gnu::tls_model("initial-exec")]] static thread_local constinit ThreadState state;
-    return state;
+// Several threads may be here. What the last to write found must still be so after its write, or it
+// would undo the word of one that knew better.
+void refresh_attention() noexcept {
+    Process* state = process_now.load(std::memory_order_acquire);
+    if (state == nullptr) {
+        return;
+    }
+    bool needed = false;
+    do {
+        needed = attention_needed(*state);
+        attention_word.exchange(needed ? 1 : 0, std::memory_order_acq_rel);
+    } while (attention_needed(*state) != needed);
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -248,17 +289,21 @@ Launch begin_launch(StreamHandle handle, bool communication) noexcept {
     if (state == nullptr) {
         return {};
     }
+    if (is_capturing(*state, handle)) {
+        state->graphs.captured(capture_number(driver_handle(handle)),
+                               {.communicates = communication,
+                                .computes = !communication,
+                                .call = thread_state().call});
+        return {};
+    }
     const StreamEntry* entry = entry_of(*state, handle);
     if (entry == nullptr) {
         return {};
     }
     Stream& stream = *entry->stream;
-    if (state->captures.load(std::memory_order_acquire) != 0 &&
-        state->events.capturing(stream.handle)) {
-        return {};
-    }
     if (communication) {
-        const std::uint64_t number = entry->gate->begin_collective(stream, thread_state().call);
+        const std::uint64_t number =
+            entry->gate->begin_collective(stream, thread_state().call, false);
         return {entry->gate, &stream, number, true};
     }
     if (stream.communication.load(std::memory_order_acquire)) {
@@ -271,13 +316,42 @@ Launch begin_launch(StreamHandle handle, bool communication) noexcept {
     return {entry->gate, &stream, 0, false};
 }
 
+Launch begin_graph_launch(StreamHandle handle, std::uintptr_t executable) noexcept {
+    Process* state = active_process();
+    if (state == nullptr) {
+        return {};
+    }
+    const GraphContent content = state->graphs.content(executable);
+    if (is_capturing(*state, handle)) {
+        state->graphs.captured(capture_number(driver_handle(handle)), content);
+        return {};
+    }
+    if (!content.communicates) {
+        return begin_launch(handle, false);
+    }
+    const StreamEntry* entry = entry_of(*state, handle);
+    if (entry == nullptr) {
+        return {};
+    }
+    Stream& stream = *entry->stream;
+    if (content.computes && !stream.communication.load(std::memory_order_acquire)) {
+        if (!entry->gate->enter(stream)) {
+            return {};
+        }
+        return {entry->gate, &stream, entry->gate->begin_collective(stream, content.call, true),
+                false};
+    }
+    return {entry->gate, &stream, entry->gate->begin_collective(stream, content.call, false), true};
+}
+
 void end_launch(const Launch& launch, bool launched) noexcept {
     if (launch.gate == nullptr) {
         return;
     }
-    if (launch.communication) {
+    if (launch.collective != 0) {
         launch.gate->end_collective(*launch.stream, launch.collective, launched);
-    } else {
+    }
+    if (!launch.communication) {
         launch.gate->leave(*launch.stream, launched);
     }
 }
@@ -287,6 +361,10 @@ void end_launch(const Launch& launch, bool launched) noexcept {
 
 void event_recorded(StreamHandle handle, std::uintptr_t event) noexcept {
     Process* state = active_process();
+    if (state != nullptr && is_capturing(*state, handle)) {
+        event_destroyed(event);  // it stands for a place in the capture now, not in a stream
+        return;
+    }
     const StreamEntry* entry = state == nullptr ? nullptr : entry_of(*state, handle);
     if (entry != nullptr) {
         entry->gate->inference().event_recorded(event, *entry->stream);
@@ -295,6 +373,9 @@ void event_recorded(StreamHandle handle, std::uintptr_t event) noexcept {
 
 void before_stream_wait(StreamHandle handle, std::uintptr_t event) noexcept {
     Process* state = active_process();
+    if (state != nullptr && is_capturing(*state, handle)) {
+        return;
+    }
     const StreamEntry* entry = state == nullptr ? nullptr : entry_of(*state, handle);
     if (entry != nullptr) {
         entry->gate->inference().before_wait(*entry->stream, event);
@@ -303,7 +384,8 @@ void before_stream_wait(StreamHandle handle, std::uintptr_t event) noexcept {
 
 // Handles are used again by the driver, so these two run also while launches need no attention.
 void event_destroyed(std::uintptr_t event) noexcept {
-    if (Process* state = process_now.load(std::memory_order_acquire)) {
+    Process* state = process_now.load(std::memory_order_acquire);
+    if (state != nullptr && !in_forked_child.load(std::memory_order_relaxed)) {
         for_each_gate(*state, [&](DeviceGate& gate) { gate.inference().event_destroyed(event); });
     }
 }
@@ -313,33 +395,102 @@ void stream_destroyed(std::uintptr_t stream) noexcept {
     if (state == nullptr || in_forked_child.load(std::memory_order_relaxed)) {
         return;
     }
+    state->graphs.capture_ended(stream);
     if (const StreamEntry* entry = state->streams.find(stream)) {
         entry->gate->inference().remove_stream(stream);
         state->streams.remove(stream);
     }
 }
 
-void capture_began() noexcept {
-    if (Process* state = process()) {
-        state->captures.fetch_add(1, std::memory_order_acq_rel);
+// ------------------------------------------------------------------------------------------------
+// captures and graphs
+
+NothingRecorded::NothingRecorded() noexcept {
+    Process* state = attention() ? process_now.load(std::memory_order_acquire) : nullptr;
+    if (state == nullptr || in_forked_child.load(std::memory_order_relaxed)) {
+        return;
+    }
+    for_each_gate(*state, [&](DeviceGate& gate) {
+        gate.inference().hold_records();
+        ++held_;
+    });
+}
+
+NothingRecorded::~NothingRecorded() {
+    Process* state = process_now.load(std::memory_order_acquire);
+    while (held_ != 0) {
+        state->gates[--held_].load(std::memory_order_acquire)->inference().allow_records();
     }
 }
 
-void capture_ended() noexcept {
-    if (Process* state = process()) {
-        std::uint32_t count = state->captures.load(std::memory_order_acquire);
-        while (count != 0 && !state->captures.compare_exchange_weak(count, count - 1,
-                                                                    std::memory_order_acq_rel)) {
-        }
+void capture_began(StreamHandle stream, bool into_graph) noexcept {
+    Process* state = active_process();
+    if (state == nullptr) {
+        return;
+    }
+    state->graphs.capture_began(capture_key(stream));
+    if (into_graph) {
+        state->graphs.captured(capture_number(driver_handle(stream)),
+                               {.communicates = false, .computes = true, .call = {}});
+    }
+    refresh_attention();
+}
+
+std::uint64_t capture_ending(StreamHandle stream) noexcept {
+    Process* state = process_now.load(std::memory_order_acquire);
+    return state == nullptr || !state->graphs.any_capture() ? 0
+                                                            : capture_number(driver_handle(stream));
+}
+
+void capture_ended(StreamHandle stream, std::uint64_t capture, std::uintptr_t graph) noexcept {
+    Process* state = process_now.load(std::memory_order_acquire);
+    if (state == nullptr || !state->graphs.any_capture() ||
+        state->events.capturing(driver_handle(stream))) {
+        return;  // refused: the capture goes on
+    }
+    state->graphs.captured_into(capture, graph);
+    state->graphs.capture_ended(capture_key(stream));
+    refresh_attention();
+}
+
+// Handles are used again by the driver, so these run also while launches need no attention.
+void graph_copied(std::uintptr_t from, std::uintptr_t to) noexcept {
+    if (Process* state = process_now.load(std::memory_order_acquire)) {
+        state->graphs.copied(from, to);
     }
 }
 
-void context_made(std::uintptr_t context) noexcept {
+void graph_instantiated(std::uintptr_t graph, std::uintptr_t executable) noexcept {
+    if (Process* state = process_now.load(std::memory_order_acquire)) {
+        state->graphs.instantiated(graph, executable);
+    }
+}
+
+void graph_destroyed(std::uintptr_t graph) noexcept {
+    if (Process* state = process_now.load(std::memory_order_acquire)) {
+        state->graphs.graph_destroyed(graph);
+    }
+}
+
+void executable_destroyed(std::uintptr_t executable) noexcept {
+    if (Process* state = process_now.load(std::memory_order_acquire)) {
+        state->graphs.executable_destroyed(executable);
+    }
+}
+
+// ------------------------------------------------------------------------------------------------
+// contexts
+
+void context_retained(std::uint32_t ordinal, std::uintptr_t context) noexcept {
     Process* state = active_process();
     if (state == nullptr) {
         return;
     }
     const std::lock_guard<std::mutex> guard(state->mutex);
+    if (ordinal < kMaxGates) {
+        state->primaries[ordinal].context = context;
+        ++state->primaries[ordinal].retained;
+    }
     if (state->contexts.find(context) == nullptr &&
         state->contexts.find_or_add(context, [](ContextEntry& fresh) { fresh.attached = false; }) !=
             nullptr) {
@@ -364,6 +515,24 @@ static void lose_contexts(Matches&& matches) noexcept {
     });
 }
 
+void context_released(std::uint32_t ordinal) noexcept {
+    Process* state = active_process();
+    if (state == nullptr || ordinal >= kMaxGates) {
+        return;
+    }
+    std::uintptr_t lost = 0;
+    {
+        const std::lock_guard<std::mutex> guard(state->mutex);
+        Primary& primary = state->primaries[ordinal];
+        if (primary.retained != 0 && --primary.retained == 0) {
+            lost = primary.context;
+        }
+    }
+    if (lost != 0) {
+        context_lost(lost);
+    }
+}
+
 void context_lost(std::uintptr_t context) noexcept {
     lose_contexts([&](DeviceGate& gate) {
         return reinterpret_cast<std::uintptr_t>(gate.context()) == context;
@@ -376,6 +545,11 @@ void device_contexts_lost(std::uint32_t ordinal) noexcept {
 
 // ---------------------------------------------------------------------------------------
 // communicators
+
+bool following() noexcept {
+    const Process* state = process_now.load(std::memory_order_acquire);
+    return state != nullptr && !state->passing.load(std::memory_order_acquire);
+}
 
 void communicator_made(const void* id, std::size_t id_bytes, int ranks) noexcept {
     Process* state = active_process();
@@ -410,7 +584,9 @@ void allow() noexcept {
 // at once.
 [[gnu::destructor]] static void at_exit() {
     Process* state = process_now.load(std::memory_order_acquire);
-    if (state == nullptr || in_forked_child.load(std::memory_order_relaxed)) {
+    // A child made by clone(2) itself has run no fork handler.
+    if (state == nullptr || in_forked_child.load(std::memory_order_relaxed) ||
+        state->pid != ::getpid()) {
         return;
     }
     pass_for_good(*state);

@@ -77,10 +77,10 @@ void DeviceGate::watch() noexcept {
     // leave in time keeps it alive: the end of this thread then tells the others that the client is
     // gone.
     const std::uint64_t deadline = monotonic_ns() + kUsersBoundNs;
-    while (users_.load(std::memory_order_seq_cst) != 0 && monotonic_ns() < deadline) {
+    while (traffic_.sum().users != 0 && monotonic_ns() < deadline) {
         ::sched_yield();
     }
-    if (users_.load(std::memory_order_seq_cst) == 0) {
+    if (traffic_.sum().users == 0) {
         client_.reset();
     } else {
         static_cast<void>(client_.release());
@@ -94,7 +94,7 @@ std::uint64_t DeviceGate::watch_once(std::uint64_t now) noexcept {
     if (quiet()) {
         return kLongSleepNs;
     }
-    const std::uint64_t launches = inference_.compute_launches();
+    const std::uint64_t launches = traffic_.sum().launches;
     if (launches != launches_seen_) {
         launches_seen_ = launches;
         silent_since_ = changed_at_ = now;
@@ -109,8 +109,10 @@ std::uint64_t DeviceGate::watch_once(std::uint64_t now) noexcept {
     follow_window(now, in_flight);
     follow_silence(now);
     if (inference_.faulty() && !ungated_.load(std::memory_order_acquire)) {
-        log_line(LogLevel::kFault, "device %u reports an error; this process goes on ungated",
-                 ordinal_);
+        if (!events_.ended()) {
+            log_line(LogLevel::kFault, "device %u reports an error; this process goes on ungated",
+                     ordinal_);
+        }
         let_go();
         client_->release();
     }
@@ -186,8 +188,8 @@ void DeviceGate::follow_window(std::uint64_t now, std::uint64_t in_flight) noexc
         return;
     }
     if (window_number_ == 0) {
-        if (entering_.load(std::memory_order_seq_cst) != 0 || !inference_.drained() ||
-            inference_.compute_launches() != launches_seen_) {
+        if (traffic_.sum().launching != 0 || !inference_.drained() ||
+            traffic_.sum().launches != launches_seen_) {
             return;
         }
         window_number_ = in_flight;
@@ -241,13 +243,11 @@ void DeviceGate::follow_silence(std::uint64_t now) noexcept {
 // Invariant 1 of the gate: nobody is inside, nothing came since the look that called for it, all
 // has drained.
 bool DeviceGate::give_back(std::uint64_t launches_seen) noexcept {
-    releasing_.store(true, std::memory_order_seq_cst);
-    const bool safe = entering_.load(std::memory_order_seq_cst) == 0 &&
-                      inference_.compute_launches() == launches_seen && inference_.drained();
+    const bool safe = traffic_.close(launches_seen) && inference_.drained();
     if (safe) {
         client_->release();
     }
-    releasing_.store(false, std::memory_order_seq_cst);
+    traffic_.open();
     return safe;
 }
 

@@ -2,13 +2,14 @@
 // The exported NCCL wrappers. They say what a collective is (communicator, bytes, kind), which job
 // a communicator belongs to, and when nobody may be held. That a collective is under way is seen at
 // the driver, by its kernel.
+#include <type_traits>
+
 #include "shim/gate/process.hpp"
 #include "shim/inference/history.hpp"
 #include "shim/real_nccl.hpp"
 
 #define CX_EXPORT extern "C" [[gnu::visibility("default")]]
 
-using crossover::real_nccl;
 using crossover::ThreadState;
 
 namespace {
@@ -48,7 +49,13 @@ enum class Operation : std::uint64_t {
 // because one kernel may carry all calls of a group.
 class NcclCall {
   public:
-    NcclCall() noexcept : thread_(crossover::thread_state()) { ++thread_.nccl_depth; }
+    NcclCall() noexcept : thread_(crossover::thread_state()) {
+        // What NCCL's profiler has told so far belongs to calls that were not intercepted.
+        if (thread_.nccl_depth++ == 0) {
+            thread_.call = {};
+        }
+        ++thread_.inside_nccl;
+    }
     NcclCall(Operation operation, ncclComm_t communicator, std::size_t count,
              ncclDataType_t type) noexcept
         : NcclCall() {
@@ -59,7 +66,10 @@ class NcclCall {
         call.operation =
             crossover::mix_signature(call.operation, static_cast<std::uint64_t>(operation));
     }
-    ~NcclCall() { leave(thread_); }
+    ~NcclCall() {
+        --thread_.inside_nccl;
+        leave(thread_);
+    }
     NcclCall(const NcclCall&) = delete;
     NcclCall& operator=(const NcclCall&) = delete;
 
@@ -84,10 +94,21 @@ class LetGo {
 
 }  // namespace
 
-// Calls the real function; NCCL's own error where there is no NCCL in the process.
-#define CX_CALL_REAL(name, ...)                                               \
-    (real_nccl() == nullptr || real_nccl()->name == nullptr ? ncclSystemError \
-                                                            : real_nccl()->name(__VA_ARGS__))
+namespace {
+
+// Calls the real function that `caller` means; NCCL's own error where there is no NCCL in the
+// process.
+template <class... Arguments>
+ncclResult_t call_real(ncclResult_t (*crossover::RealNccl::*row)(Arguments...), const void* caller,
+                       std::type_identity_t<Arguments>... arguments) noexcept {
+    const crossover::RealNccl* real = crossover::real_nccl(caller);
+    return real == nullptr || real->*row == nullptr ? ncclSystemError : (real->*row)(arguments...);
+}
+
+}  // namespace
+
+#define CX_CALL_REAL(name, ...) \
+    call_real(&crossover::RealNccl::name, __builtin_return_address(0) __VA_OPT__(, ) __VA_ARGS__)
 
 // -------------------------------------------------------------------------------------------
 // collectives
@@ -169,14 +190,22 @@ CX_EXPORT ncclResult_t ncclRecv(void* receive, size_t count, ncclDataType_t type
 CX_EXPORT ncclResult_t ncclGroupStart() {
     const ncclResult_t result = CX_CALL_REAL(ncclGroupStart);
     if (result == ncclSuccess) {
-        ++crossover::thread_state().nccl_depth;
+        ThreadState& thread = crossover::thread_state();
+        if (thread.nccl_depth++ == 0) {
+            thread.call = {};
+        }
     }
     return result;
 }
 
 CX_EXPORT ncclResult_t ncclGroupEnd() {
+    // Between group start and end the program may launch kernels of its own; in here only NCCL
+    // does.
+    ThreadState& thread = crossover::thread_state();
+    ++thread.inside_nccl;
     const ncclResult_t result = CX_CALL_REAL(ncclGroupEnd);
-    NcclCall::leave(crossover::thread_state());
+    --thread.inside_nccl;
+    NcclCall::leave(thread);
     return result;
 }
 

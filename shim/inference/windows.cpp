@@ -11,7 +11,7 @@ constexpr std::size_t kSpareEvents = 64;
 }  // namespace
 
 std::uint64_t current_thread_number() noexcept {
-    static thread_local char marker;
+    [[gnu::tls_model("initial-exec")]] static thread_local char marker;
     return reinterpret_cast<std::uintptr_t>(&marker);
 }
 
@@ -41,11 +41,6 @@ Stream* WindowInference::stream(StreamKey key, StreamKey handle, StreamKind kind
     if (!found->alive) {
         found->alive = true;
         all_streams_.push_back(found);
-        if (kind == StreamKind::kLegacyDefault) {
-            legacy_.store(found, std::memory_order_release);
-        } else if (kind != StreamKind::kNonBlocking) {
-            blocking_streams_.fetch_add(1, std::memory_order_acq_rel);
-        }
     }
     return found;
 }
@@ -74,12 +69,6 @@ void WindowInference::remove_stream(StreamKey key) noexcept {
                 }
             }
         }
-        if (gone->kind == StreamKind::kBlocking || gone->kind == StreamKind::kPerThread) {
-            blocking_streams_.fetch_sub(1, std::memory_order_acq_rel);
-        }
-        if (legacy_.load(std::memory_order_relaxed) == gone) {
-            legacy_.store(nullptr, std::memory_order_release);
-        }
     }
     streams_.remove(key);
 }
@@ -94,55 +83,22 @@ void WindowInference::restart() noexcept {
 // -------------------------------------------------------------------------------------- the launch
 // path
 
-bool WindowInference::finished(std::uint64_t number) const noexcept {
-    if (number == 0) {
-        return true;
+// Under the lock; numbers only grow.
+void WindowInference::put_behind(Stream& stream, std::uint64_t number) noexcept {
+    const auto raise = [number](std::atomic<std::uint64_t>& newest) {
+        newest.store(std::max(newest.load(std::memory_order_relaxed), number),
+                     std::memory_order_release);
+    };
+    raise(stream.behind);
+    if (stream.kind != StreamKind::kNonBlocking) {
+        raise(stream.kind == StreamKind::kLegacyDefault ? legacy_behind_ : blocking_behind_);
     }
-    const Collective& collective = slot(number);
-    // A slot that went to a later collective was free before, so its former owner had finished.
-    return collective.number.load(std::memory_order_acquire) != number ||
-           collective.state.load(std::memory_order_acquire) == State::kFinished;
-}
-
-std::uint64_t WindowInference::behind(const Stream& stream) const noexcept {
-    std::uint64_t newest = stream.behind.load(std::memory_order_acquire);
-    if (stream.kind == StreamKind::kLegacyDefault) {
-        if (blocking_streams_.load(std::memory_order_acquire) != 0) {
-            const std::lock_guard<std::mutex> guard(mutex_);
-            for (const Stream* other : all_streams_) {
-                if (other->kind == StreamKind::kBlocking || other->kind == StreamKind::kPerThread) {
-                    newest = std::max(newest, other->behind.load(std::memory_order_acquire));
-                }
-            }
-        }
-    } else if (stream.kind != StreamKind::kNonBlocking) {
-        if (const Stream* legacy = legacy_.load(std::memory_order_acquire)) {
-            newest = std::max(newest, legacy->behind.load(std::memory_order_acquire));
-        }
-    }
-    return newest;
-}
-
-std::uint64_t WindowInference::unfinished_behind(Stream& stream) noexcept {
-    const std::uint64_t newest = behind(stream);
-    if (newest > stream.crossed.load(std::memory_order_relaxed)) {
-        note_crossing(stream, newest);
-    }
-    if (newest <= stream.passed.load(std::memory_order_relaxed) || finished(newest)) {
-        return 0;
-    }
-    return newest;
 }
 
 void WindowInference::note_crossing(Stream& stream, std::uint64_t number) noexcept {
     const std::lock_guard<std::mutex> guard(mutex_);
     stream.crossed.store(number, std::memory_order_relaxed);
     position_ = 0;
-}
-
-void WindowInference::compute_submitted(Stream& stream) noexcept {
-    stream.submitted.fetch_add(1, std::memory_order_acq_rel);
-    compute_launches_.fetch_add(1, std::memory_order_acq_rel);
 }
 
 bool WindowInference::crossing_pays(Stream& stream, std::uint64_t number,
@@ -167,18 +123,18 @@ bool WindowInference::crossing_pays(Stream& stream, std::uint64_t number,
 // ------------------------------------------------------------------------------------------
 // collectives
 
-std::uint64_t WindowInference::before_collective(Stream& stream,
-                                                 const CollectiveCall& call) noexcept {
+std::uint64_t WindowInference::before_collective(Stream& stream, const CollectiveCall& call,
+                                                 bool computes) noexcept {
     const std::lock_guard<std::mutex> guard(mutex_);
     if (faulty() || gpu_.capturing(stream.handle)) {
         return 0;
     }
     std::uint64_t all_launches = 0;
     for (const Stream* each : all_streams_) {
-        all_launches += each->launches.load(std::memory_order_relaxed);
+        all_launches += each->all_launches();
     }
     stream.communication.store(
-        stream.joined_compute && stream.launches.load(std::memory_order_relaxed) * 2 < all_launches,
+        !computes && stream.joined_compute && stream.all_launches() * 2 < all_launches,
         std::memory_order_release);
 
     const std::uint64_t number = next_number_;
@@ -210,6 +166,7 @@ std::uint64_t WindowInference::before_collective(Stream& stream,
     collective.crossing_signature = mix_signature(signature, 2 + position_);
     ++position_;
     collective.stream = stream.handle;
+    collective.computes = computes;
     collective.begin = begin;
     collective.end = end;
     collective.number.store(number, std::memory_order_release);
@@ -231,8 +188,7 @@ void WindowInference::after_collective(Stream& stream, std::uint64_t number,
         return;
     }
     collective.state.store(State::kInFlight, std::memory_order_release);
-    stream.behind.store(std::max(stream.behind.load(std::memory_order_relaxed), number),
-                        std::memory_order_release);
+    put_behind(stream, number);
     newest_in_flight_.store(std::max(newest_in_flight_.load(std::memory_order_relaxed), number),
                             std::memory_order_release);
 }
@@ -243,8 +199,8 @@ void WindowInference::event_recorded(EventKey event, Stream& stream) noexcept {
     if (known == nullptr) {
         return;
     }
-    const bool compute = !stream.communication.load(std::memory_order_acquire) &&
-                         stream.launches.load(std::memory_order_relaxed) != 0;
+    const bool compute =
+        !stream.communication.load(std::memory_order_acquire) && stream.all_launches() != 0;
     known->behind.store(behind(stream), std::memory_order_release);
     known->compute_stream.store(compute ? stream.handle : 0, std::memory_order_release);
 }
@@ -278,7 +234,7 @@ void WindowInference::before_wait(Stream& stream, EventKey event) noexcept {
             attach_mark(collective, stream);
         }
     }
-    stream.behind.store(number, std::memory_order_release);
+    put_behind(stream, number);
 }
 
 // ------------------------------------------------------------------------------------------ the
@@ -312,7 +268,8 @@ std::optional<FinishedCollective> WindowInference::poll_finished() noexcept {
         if (state == EventState::kDone) {
             done.running_ns = static_cast<std::uint64_t>(
                 std::max<std::int64_t>(0, gpu_.elapsed_ns(collective.begin, collective.end)));
-            done.exposed_ns = measure_exposed(collective, done.running_ns);
+            done.exposed_ns =
+                collective.computes ? 0 : measure_exposed(collective, done.running_ns);
             crossings_.learn(collective.crossing_signature, done.exposed_ns);
             if (done.exposed_ns != 0) {
                 windows_.learn(collective.window_signature, done.exposed_ns);

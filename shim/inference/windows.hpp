@@ -23,6 +23,7 @@
 //     launches itself, is a communication stream: its kernels belong to the collective.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -55,7 +56,8 @@ struct Marker {
     bool done = false;
 };
 
-struct Stream {
+// A line of its own: threads that launch on different streams share nothing.
+struct alignas(64) Stream {
     StreamKey handle = 0;
     StreamKind kind = StreamKind::kNonBlocking;
     std::atomic<bool> communication{false};
@@ -64,7 +66,10 @@ struct Stream {
         0};  // newest collective that launches on it need not wait for
     std::atomic<std::uint64_t> crossed{0};    // newest collective that a launch has met on it
     std::atomic<std::uint64_t> submitted{0};  // compute launches that the driver has taken
-    std::atomic<std::uint64_t> launches{0};   // all launches, communication's too
+    std::atomic<std::uint64_t> launches{0};   // others: packing kernels of a communication stream
+    std::uint64_t all_launches() const noexcept {
+        return submitted.load(std::memory_order_acquire) + launches.load(std::memory_order_relaxed);
+    }
     // Guarded by WindowInference::mutex_.
     std::uint64_t marked = 0;  // value of `submitted` that `marker` covers
     Marker* marker = nullptr;
@@ -105,19 +110,39 @@ class WindowInference {
     // --- the launch path
     // ----------------------------------------------------------------------------------- The
     // newest unfinished collective that a launch on the stream would stand behind, or 0.
-    std::uint64_t unfinished_behind(Stream& stream) noexcept;
-    // The driver has taken a compute launch of the stream.
-    void compute_submitted(Stream& stream) noexcept;
+    std::uint64_t unfinished_behind(Stream& stream) noexcept {
+        const std::uint64_t newest = behind(stream);
+        if (newest > stream.crossed.load(std::memory_order_relaxed)) {
+            note_crossing(stream, newest);
+        }
+        return newest <= stream.passed.load(std::memory_order_relaxed) || finished(newest) ? 0
+                                                                                           : newest;
+    }
+    // The driver has taken a compute launch of the stream. To be called before the launching thread
+    // is counted out of the gate's traffic.
+    void compute_submitted(Stream& stream) noexcept {
+        stream.submitted.fetch_add(1, std::memory_order_acq_rel);
+    }
     // Whether waiting for `number` is expected to pay; when not, the stream is marked as having
     // passed it.
     bool crossing_pays(Stream& stream, std::uint64_t number, std::uint64_t min_window_ns) noexcept;
-    bool finished(std::uint64_t number) const noexcept;
+    bool finished(std::uint64_t number) const noexcept {
+        if (number == 0) {
+            return true;
+        }
+        const Collective& collective = slot(number);
+        // A slot that went to a later collective was free before, so its former owner had finished.
+        return collective.number.load(std::memory_order_acquire) != number ||
+               collective.state.load(std::memory_order_acquire) == State::kFinished;
+    }
 
     // --- the rest
     // --------------------------------------------------------------------------------------------
     // Around the launch of a communication kernel on the stream. The number, or 0 when it is not
-    // tracked.
-    std::uint64_t before_collective(Stream& stream, const CollectiveCall& call) noexcept;
+    // tracked. `computes`: a graph of compute and collectives, whose compute ends unseen, so that
+    // nothing of it counts as a window.
+    std::uint64_t before_collective(Stream& stream, const CollectiveCall& call,
+                                    bool computes = false) noexcept;
     void after_collective(Stream& stream, std::uint64_t number, bool launched) noexcept;
     void event_recorded(EventKey event, Stream& stream) noexcept;
     void event_destroyed(EventKey event) noexcept;
@@ -137,13 +162,12 @@ class WindowInference {
     // Records markers on streams whose launches are not covered. True when every one could be
     // marked.
     bool mark_open_streams() noexcept;
-    // Sum of all compute launches: unchanged means silence.
-    std::uint64_t compute_launches() const noexcept {
-        return compute_launches_.load(std::memory_order_acquire);
-    }
     // How long a window that is open now is expected to last in all, for the newest collective in
     // flight.
     std::optional<std::uint64_t> expected_window_ns() noexcept;
+    // Between the two no event of ours is recorded; the caller does no other call in between.
+    void hold_records() noexcept { mutex_.lock(); }
+    void allow_records() noexcept { mutex_.unlock(); }
     // An event of ours failed: inference cannot be trusted any more.
     bool faulty() const noexcept { return faulty_.load(std::memory_order_acquire); }
 
@@ -154,6 +178,7 @@ class WindowInference {
         std::atomic<std::uint64_t> number{0};
         std::atomic<State> state{State::kFree};
         StreamKey stream = 0;
+        bool computes = false;
         GpuEvent begin = nullptr;
         GpuEvent end = nullptr;
         std::uint64_t crossing_signature = 0;
@@ -173,7 +198,18 @@ class WindowInference {
     };
     static constexpr std::size_t kCollectives = 256;
 
-    std::uint64_t behind(const Stream& stream) const noexcept;
+    // With CUDA's implicit order: the legacy default stream stands behind all blocking streams, and
+    // they behind it.
+    std::uint64_t behind(const Stream& stream) const noexcept {
+        const std::uint64_t own = stream.behind.load(std::memory_order_acquire);
+        if (stream.kind == StreamKind::kNonBlocking) {
+            return own;
+        }
+        const bool legacy = stream.kind == StreamKind::kLegacyDefault;
+        return std::max(
+            own, (legacy ? blocking_behind_ : legacy_behind_).load(std::memory_order_acquire));
+    }
+    void put_behind(Stream& stream, std::uint64_t number) noexcept;
     Collective& slot(std::uint64_t number) noexcept { return collectives_[number % kCollectives]; }
     const Collective& slot(std::uint64_t number) const noexcept {
         return collectives_[number % kCollectives];
@@ -196,10 +232,11 @@ class WindowInference {
     HandleMap<EventRecord> events_{16384};
     std::array<Collective, kCollectives> collectives_;
     std::atomic<std::uint64_t> newest_in_flight_{0};
-    std::atomic<std::uint64_t> compute_launches_{0};
     std::atomic<bool> faulty_{false};
-    std::atomic<Stream*> legacy_{nullptr};
-    std::atomic<std::uint32_t> blocking_streams_{0};  // per-thread default streams included
+    // Newest collective that a blocking stream (per-thread default streams included) or the legacy
+    // default stream stands behind, of streams that are gone too: their work still counts.
+    std::atomic<std::uint64_t> blocking_behind_{0};
+    std::atomic<std::uint64_t> legacy_behind_{0};
 
     mutable std::mutex mutex_;  // everything below
     std::vector<Stream*> all_streams_;
