@@ -48,8 +48,19 @@ using ProcAddressV2 = CUresult (*)(const char*, void**, int, cuuint64_t,
                                    CUdriverProcAddressQueryResult*);
 using ProcAddressV1 = CUresult (*)(const char*, void**, int, cuuint64_t);
 
+// Launches that the virtual GPU's driver does not have; tests/recorder/rows_test.cpp has them.
+bool is_old_launch(const std::string& name) {
+    return name == "cuLaunch" || name.rfind("cuLaunchGrid", 0) == 0 ||
+           name == "cuLaunchCooperativeKernelMultiDevice";
+}
+
 TEST(Lookup, DlsymGivesOursForEveryRow) {
     for (const char* name : kDriverNames) {
+        if (is_old_launch(name)) {
+            EXPECT_EQ(dlsym(open_library("libcuda.so.1"), name), nullptr)
+                << name << ": only what the driver has may be offered";
+            continue;
+        }
         EXPECT_EQ(library_of(dlsym(open_library("libcuda.so.1"), name)), "libcrossover.so") << name;
     }
     for (const char* name : kRuntimeNames) {

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the parts of guest_cuda share: a context, a kernel that adds one, its result. Nothing of
+// Crossover.
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+namespace guest {
+
+// Ends the process with a line unless the call was accepted.
+void need(CUresult result, const char* what);
+// The device's primary context, current to the calling thread.
+CUcontext primary(int ordinal = 0);
+// An int on the device, 0 at first; `add` adds one and takes `cost_us` of device time.
+CUdeviceptr number();
+CUresult add(CUstream stream, CUdeviceptr at, unsigned cost_us);
+int value_of(CUdeviceptr at);
+
+// Subcommand: whatever a process shares with what is loaded into it, before its first CUDA call,
+// before and after its first launches. Prints every difference; 1 when there is one.
+int snapshot(int, char**);
+
+}  // namespace guest
