@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -14,9 +13,8 @@
 #include "arbiter/job_identity.hpp"
 #include "arbiter/options.hpp"
 #include "shim/blind_spots.hpp"
-#include "shim/gate/device_gate.hpp"
 #include "shim/gate/driver_device.hpp"
-#include "shim/gate/graphs.hpp"
+#include "shim/gate/process_state.hpp"
 #include "shim/log.hpp"
 
 namespace crossover {
@@ -24,69 +22,16 @@ namespace crossover {
 // Starts at 1: the first launch finds out where the process stands.
 constinit std::atomic<std::uint32_t> attention_word{1};
 thread_local constinit ThreadState thread_state_now;
+constinit std::atomic<Process*> process_now{nullptr};
+constinit std::atomic<bool> in_forked_child{false};
 
 namespace {
 
-constexpr std::size_t kMaxGates = 32;
 constexpr std::uint64_t kExitBoundNs = 200'000'000;
-constexpr std::uintptr_t kLegacyStream = 1;
-constexpr std::uintptr_t kPerThreadStream = 2;
-
-struct ContextEntry {
-    bool attached = false;  // guarded by Process::mutex
-};
-
-struct Primary {  // a device's primary context; guarded by Process::mutex
-    std::uintptr_t context = 0;
-    std::uint32_t retained = 0;
-};
-
-struct StreamEntry {
-    DeviceGate* gate = nullptr;
-    Stream* stream = nullptr;
-};
-
-// Made at the first intercepted CUDA call that needs it and never destroyed: threads of the host
-// may run on while the process exits.
-struct Process {
-    Process();
-    DeviceGate* gate_of_context(void* context) noexcept;
-    DeviceGate* attach(void* context) noexcept;
-
-    Options options;
-    JobIdentity job;
-    bool job_is_provisional = false;
-    std::atomic<bool> passing{false};  // ungated for good
-    Graphs graphs;
-    std::atomic<std::uint32_t> unattached{0};  // contexts known to exist without a gate
-    HandleMap<ContextEntry> contexts{256};
-    std::atomic<std::uint32_t> letting_go{0};
-    HandleMap<StreamEntry> streams{2048};
-    DriverEvents events;
-
-    const pid_t pid = ::getpid();
-    std::mutex mutex;  // attaching, naming, stopping
-    std::array<Primary, kMaxGates> primaries{};
-    std::array<std::atomic<DeviceGate*>, kMaxGates> gates{};
-    std::atomic<std::size_t> gate_count{0};
-};
-
-std::atomic<Process*> process_now{nullptr};
-std::atomic<bool> in_forked_child{false};
 
 void pass_for_good(Process& process) noexcept {
     process.passing.store(true, std::memory_order_release);
     attention_word.store(0, std::memory_order_release);
-}
-
-template <class Body>
-void for_each_gate(Process& process, Body&& body) noexcept {
-    const std::size_t count = process.gate_count.load(std::memory_order_acquire);
-    for (std::size_t index = 0; index < count; ++index) {
-        if (DeviceGate* gate = process.gates[index].load(std::memory_order_acquire)) {
-            body(*gate);
-        }
-    }
 }
 
 // The child has no CUDA, no watcher and no attachment, whatever the copied memory says. The objects
@@ -99,6 +44,8 @@ void after_fork_in_child() noexcept {
         for_each_gate(*process, [](DeviceGate& gate) { gate.abandon_after_fork(); });
     }
 }
+
+}  // namespace
 
 Process::Process() {
     char error[256];
@@ -139,7 +86,6 @@ Process* process() noexcept {
     return made;
 }
 
-// The state, if this process is gated at all.
 Process* active_process() noexcept {
     Process* state = process();
     return state == nullptr || state->passing.load(std::memory_order_acquire) ? nullptr : state;
@@ -201,63 +147,6 @@ DeviceGate* Process::attach(void* context) noexcept {
     return found;
 }
 
-// As the driver takes it from any of its two families of functions.
-std::uintptr_t driver_handle(StreamHandle handle) noexcept {
-    if (handle.value == 0) {
-        return handle.per_thread ? kPerThreadStream : kLegacyStream;
-    }
-    return handle.value;
-}
-
-// The stream takes part in a capture: what is called on it now does nothing now.
-bool is_capturing(Process& state, StreamHandle handle) noexcept {
-    return state.graphs.any_capture() && driver_handle(handle) != kLegacyStream &&
-           state.events.capturing(driver_handle(handle));
-}
-
-// A stream's name among all threads: the per-thread default stream is a different one in each.
-std::uintptr_t capture_key(StreamHandle handle) noexcept {
-    const std::uintptr_t value = driver_handle(handle);
-    return value == kPerThreadStream ? (current_thread_number() << 16) ^ 3 : value;
-}
-
-// The stream's entry, made at first sight; nullptr when it cannot be followed.
-StreamEntry* entry_of(Process& state, StreamHandle handle) noexcept {
-    std::uintptr_t key = handle.value;
-    std::uintptr_t own_handle = handle.value;
-    StreamKind kind = StreamKind::kBlocking;
-    if (handle.value <= kPerThreadStream) {
-        const bool per_thread =
-            handle.value == kPerThreadStream || (handle.value == 0 && handle.per_thread);
-        const auto context = reinterpret_cast<std::uintptr_t>(current_context());
-        if (context == 0) {
-            return nullptr;
-        }
-        kind = per_thread ? StreamKind::kPerThread : StreamKind::kLegacyDefault;
-        own_handle = per_thread ? kPerThreadStream : kLegacyStream;
-        key = per_thread ? (context ^ (current_thread_number() << 16) ^ 3) : (context ^ 1);
-    }
-    if (StreamEntry* known = state.streams.find(key)) {
-        return known;
-    }
-    void* context =
-        handle.value <= kPerThreadStream ? current_context() : context_of_stream(handle.value);
-    DeviceGate* gate = state.gate_of_context(context);
-    if (gate == nullptr) {
-        return nullptr;
-    }
-    if (handle.value > kPerThreadStream && stream_is_non_blocking(handle.value)) {
-        kind = StreamKind::kNonBlocking;
-    }
-    Stream* stream = gate->inference().stream(key, own_handle, kind, current_thread_number());
-    if (stream == nullptr) {
-        return nullptr;
-    }
-    return state.streams.find_or_add(key, [&](StreamEntry& fresh) { fresh = {gate, stream}; });
-}
-
-}  // namespace
-
 static bool attention_needed(Process& state) noexcept {
     bool needed =
         state.gate_count.load(std::memory_order_acquire) == 0 ||
@@ -279,203 +168,6 @@ void refresh_attention() noexcept {
         needed = attention_needed(*state);
         attention_word.exchange(needed ? 1 : 0, std::memory_order_acq_rel);
     } while (attention_needed(*state) != needed);
-}
-
-// ------------------------------------------------------------------------------------------------
-// launches
-
-Launch begin_launch(StreamHandle handle, bool communication) noexcept {
-    Process* state = active_process();
-    if (state == nullptr) {
-        return {};
-    }
-    if (is_capturing(*state, handle)) {
-        state->graphs.captured(capture_number(driver_handle(handle)),
-                               {.communicates = communication,
-                                .computes = !communication,
-                                .call = thread_state().call});
-        return {};
-    }
-    const StreamEntry* entry = entry_of(*state, handle);
-    if (entry == nullptr) {
-        return {};
-    }
-    Stream& stream = *entry->stream;
-    if (communication) {
-        const std::uint64_t number =
-            entry->gate->begin_collective(stream, thread_state().call, false);
-        return {entry->gate, &stream, number, true};
-    }
-    if (stream.communication.load(std::memory_order_acquire)) {
-        stream.launches.fetch_add(1, std::memory_order_relaxed);
-        return {};
-    }
-    if (!entry->gate->enter(stream)) {
-        return {};
-    }
-    return {entry->gate, &stream, 0, false};
-}
-
-Launch begin_graph_launch(StreamHandle handle, std::uintptr_t executable) noexcept {
-    Process* state = active_process();
-    if (state == nullptr) {
-        return {};
-    }
-    const GraphContent content = state->graphs.content(executable);
-    if (is_capturing(*state, handle)) {
-        state->graphs.captured(capture_number(driver_handle(handle)), content);
-        return {};
-    }
-    if (!content.communicates) {
-        return begin_launch(handle, false);
-    }
-    const StreamEntry* entry = entry_of(*state, handle);
-    if (entry == nullptr) {
-        return {};
-    }
-    Stream& stream = *entry->stream;
-    if (content.computes && !stream.communication.load(std::memory_order_acquire)) {
-        if (!entry->gate->enter(stream)) {
-            return {};
-        }
-        return {entry->gate, &stream, entry->gate->begin_collective(stream, content.call, true),
-                false};
-    }
-    return {entry->gate, &stream, entry->gate->begin_collective(stream, content.call, false), true};
-}
-
-void end_launch(const Launch& launch, bool launched) noexcept {
-    if (launch.gate == nullptr) {
-        return;
-    }
-    if (launch.collective != 0) {
-        launch.gate->end_collective(*launch.stream, launch.collective, launched);
-    }
-    if (!launch.communication) {
-        launch.gate->leave(*launch.stream, launched);
-    }
-}
-
-// ---------------------------------------------------------------------------------- streams and
-// events
-
-void event_recorded(StreamHandle handle, std::uintptr_t event) noexcept {
-    Process* state = active_process();
-    if (state != nullptr && is_capturing(*state, handle)) {
-        event_destroyed(event);  // it stands for a place in the capture now, not in a stream
-        return;
-    }
-    const StreamEntry* entry = state == nullptr ? nullptr : entry_of(*state, handle);
-    if (entry != nullptr) {
-        entry->gate->inference().event_recorded(event, *entry->stream);
-    }
-}
-
-void before_stream_wait(StreamHandle handle, std::uintptr_t event) noexcept {
-    Process* state = active_process();
-    if (state != nullptr && is_capturing(*state, handle)) {
-        return;
-    }
-    const StreamEntry* entry = state == nullptr ? nullptr : entry_of(*state, handle);
-    if (entry != nullptr) {
-        entry->gate->inference().before_wait(*entry->stream, event);
-    }
-}
-
-// Handles are used again by the driver, so these two run also while launches need no attention.
-void event_destroyed(std::uintptr_t event) noexcept {
-    Process* state = process_now.load(std::memory_order_acquire);
-    if (state != nullptr && !in_forked_child.load(std::memory_order_relaxed)) {
-        for_each_gate(*state, [&](DeviceGate& gate) { gate.inference().event_destroyed(event); });
-    }
-}
-
-void stream_destroyed(std::uintptr_t stream) noexcept {
-    Process* state = process_now.load(std::memory_order_acquire);
-    if (state == nullptr || in_forked_child.load(std::memory_order_relaxed)) {
-        return;
-    }
-    state->graphs.capture_ended(stream);
-    if (const StreamEntry* entry = state->streams.find(stream)) {
-        entry->gate->inference().remove_stream(stream);
-        state->streams.remove(stream);
-    }
-}
-
-// ------------------------------------------------------------------------------------------------
-// captures and graphs
-
-NothingRecorded::NothingRecorded() noexcept {
-    Process* state = attention() ? process_now.load(std::memory_order_acquire) : nullptr;
-    if (state == nullptr || in_forked_child.load(std::memory_order_relaxed)) {
-        return;
-    }
-    for_each_gate(*state, [&](DeviceGate& gate) {
-        gate.inference().hold_records();
-        ++held_;
-    });
-}
-
-NothingRecorded::~NothingRecorded() {
-    Process* state = process_now.load(std::memory_order_acquire);
-    while (held_ != 0) {
-        state->gates[--held_].load(std::memory_order_acquire)->inference().allow_records();
-    }
-}
-
-void capture_began(StreamHandle stream, bool into_graph) noexcept {
-    Process* state = active_process();
-    if (state == nullptr) {
-        return;
-    }
-    state->graphs.capture_began(capture_key(stream));
-    if (into_graph) {
-        state->graphs.captured(capture_number(driver_handle(stream)),
-                               {.communicates = false, .computes = true, .call = {}});
-    }
-    refresh_attention();
-}
-
-std::uint64_t capture_ending(StreamHandle stream) noexcept {
-    Process* state = process_now.load(std::memory_order_acquire);
-    return state == nullptr || !state->graphs.any_capture() ? 0
-                                                            : capture_number(driver_handle(stream));
-}
-
-void capture_ended(StreamHandle stream, std::uint64_t capture, std::uintptr_t graph) noexcept {
-    Process* state = process_now.load(std::memory_order_acquire);
-    if (state == nullptr || !state->graphs.any_capture() ||
-        state->events.capturing(driver_handle(stream))) {
-        return;  // refused: the capture goes on
-    }
-    state->graphs.captured_into(capture, graph);
-    state->graphs.capture_ended(capture_key(stream));
-    refresh_attention();
-}
-
-// Handles are used again by the driver, so these run also while launches need no attention.
-void graph_copied(std::uintptr_t from, std::uintptr_t to) noexcept {
-    if (Process* state = process_now.load(std::memory_order_acquire)) {
-        state->graphs.copied(from, to);
-    }
-}
-
-void graph_instantiated(std::uintptr_t graph, std::uintptr_t executable) noexcept {
-    if (Process* state = process_now.load(std::memory_order_acquire)) {
-        state->graphs.instantiated(graph, executable);
-    }
-}
-
-void graph_destroyed(std::uintptr_t graph) noexcept {
-    if (Process* state = process_now.load(std::memory_order_acquire)) {
-        state->graphs.graph_destroyed(graph);
-    }
-}
-
-void executable_destroyed(std::uintptr_t executable) noexcept {
-    if (Process* state = process_now.load(std::memory_order_acquire)) {
-        state->graphs.executable_destroyed(executable);
-    }
 }
 
 // ------------------------------------------------------------------------------------------------
