@@ -54,7 +54,7 @@ def main(arguments):
     parser.add_argument("--pairs", type=at_least(2), default=6, help="runs of each side (default 6)")
     parser.add_argument("--iterations", type=at_least(10), default=40, help="a run (default 40)")
     parser.add_argument("--compute-ms", type=at_least(0.0, float), default=20, help="compute an iteration (default 20)")
-    parser.add_argument("--comm-mb", type=at_least(0.0, float), default=1.25, help="all-reduced bytes, MB (default 1.25)")
+    parser.add_argument("--comm-mb", type=at_least(0.0, float), default=0.125, help="all-reduced bytes, MB (default 0.125)")
     parser.add_argument("--buckets", type=at_least(1), default=4, help="gradient buckets, overlapped if several (default 4)")
     options = parser.parse_args(arguments)
     try:
