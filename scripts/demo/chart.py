@@ -11,6 +11,7 @@ LABELS = {
     "timeslice": "time-sliced",
     "mps_in_phase": "MPS, in phase",
     "mps_mean": "MPS, mean of 5 offsets",
+    "mps_best": "MPS, best of 5 offsets",
     "crossover": "Crossover",
 }
 WIDTH, LEFT, RIGHT, ROW, BAR, TITLE = 860, 200, 80, 30, 20, 58
