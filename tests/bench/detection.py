@@ -16,7 +16,7 @@ from job import Job, JobError, Workload
 from machine import Build, MachineError, Parser, VirtualMachine, at_least, fail
 
 LIMIT_S = 120
-OPTIONS = ["--devices", 2, "--link-gbps", 1]
+OPTIONS = ["--devices", 2, "--link-gbps", 0.1]
 NO_NAMES, NO_PROFILER = {"SIMGPU_NCCL_KERNELS": "gen9_"}, {"NCCL_PROFILER_PLUGIN": "none"}
 # name -> (library, what the virtual NCCL does not show)
 WAYS = {
@@ -32,7 +32,7 @@ class Bench:
     def __init__(self, build, iterations):
         self.build = build
         self.folder = build.folder / "tests" / "workloads" / "horovod_like"
-        self.workload = Workload(compute_ms=40, comm_mb=2.5, iterations=iterations, buckets=4)
+        self.workload = Workload(compute_ms=40, comm_mb=0.25, iterations=iterations, buckets=4)
         self.alone = {}
         for name, program in (("dp_train", build.program), ("hvd_train", self.folder / "hvd_train")):
             with VirtualMachine(build, OPTIONS) as machine:

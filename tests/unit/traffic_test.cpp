@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -94,7 +95,9 @@ TEST(Traffic, NobodyLaunchesWithoutTheTurn) {
     std::vector<std::thread> threads;
     for (int each = 0; each < 4; ++each) {
         threads.emplace_back([&] {
-            while (!stop.load(std::memory_order_relaxed)) {
+            for (std::uint64_t turn = 0; !stop.load(std::memory_order_relaxed); ++turn) {
+                // Launches come in bursts, or the gate would never find nobody inside.
+                if (turn % 64 == 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
                 traffic.begin_launch();
                 if (traffic.closing() || !held.load(std::memory_order_acquire)) {
                     traffic.end_launch(false);
@@ -109,7 +112,7 @@ TEST(Traffic, NobodyLaunchesWithoutTheTurn) {
     }
     std::uint64_t given_back = 0;
     std::uint64_t unseen = 0;
-    while (given_back < 5'000) {
+    while (given_back < 5'000 || submitted.load(std::memory_order_relaxed) < 100'000) {
         const std::uint64_t launches = traffic.sum().launches;
         if (traffic.close(launches)) {
             unseen += submitted.load(std::memory_order_relaxed) == launches ? 0 : 1;
