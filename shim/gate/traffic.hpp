@@ -90,11 +90,12 @@ class Traffic {
     };
 
     std::atomic<std::uint64_t>& own() noexcept {
-        std::uint32_t& number = traffic_detail::own_counter;
+        std::uint32_t number = traffic_detail::own_counter;
         if (number == 0) [[unlikely]] {
             number =
                 traffic_detail::threads_seen.fetch_add(1, std::memory_order_relaxed) % kCounters +
                 1;
+            traffic_detail::own_counter = number;
         }
         return counters_[number - 1].value;
     }
