@@ -2,6 +2,8 @@
 // Stream-ordered allocation and memory pools. Memory is there from the call on and goes back when
 // the stream reaches the free; pools keep nothing back.
 
+#include <vector>
+
 #include "capture.hpp"
 #include "memory.hpp"
 #include "twins.hpp"
@@ -193,7 +195,10 @@ SIMGPU_EXPORT CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool pool) {
     return with_pool(pool, [](Driver& d, CUmemPoolHandle_st& found) -> CUresult {
         if (found.is_default) return CUDA_ERROR_INVALID_VALUE;
         if (found.device->current_pool == &found) found.device->current_pool = nullptr;
-        d.pools.erase(&found);  // its memory may live on and counts there: the object stays
+        d.pools.erase(&found);
+        // Its memory may live on and counts there: the object stays, and stays reachable.
+        static auto* const retired = new std::vector<CUmemoryPool>;
+        retired->push_back(&found);
         return CUDA_SUCCESS;
     });
 }
