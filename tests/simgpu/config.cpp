@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -58,6 +59,9 @@ ParseResult parse_options(int argc, const char* const* argv, ServerConfig& confi
         ->required()
         ->check(CLI::ExistingDirectory);
     app.add_option("--devices", engine.devices, "devices of the machine")->check(number(1, 64));
+    app.add_option("--mig", engine.instances,
+                   "split each device into so many MIG instances; 0: do not")
+        ->check(number(0, 7));
     app.add_option("--sharing", sharing, "how processes share a device")
         ->check(one_of("mps", "timeslice"));
     app.add_option("--slice-us", slice_us, "length of a time slice")->check(number(1, 1e6));
@@ -92,6 +96,7 @@ ParseResult parse_options(int argc, const char* const* argv, ServerConfig& confi
         text = error.what();
         return ParseResult::kBad;
     }
+    engine.devices *= std::max(1, engine.instances);
     engine.sharing = sharing == "mps" ? Sharing::kMps : Sharing::kTimeslice;
     engine.timeslice_comm =
         timeslice_comm == "stall" ? TimesliceComm::kStall : TimesliceComm::kContinue;
@@ -108,8 +113,9 @@ ParseResult parse_options(int argc, const char* const* argv, ServerConfig& confi
 std::string settings_text(const EngineSettings& settings) {
     const bool mps = settings.sharing == Sharing::kMps;
     const std::string parts[] = {
-        fmt::format("devices={}", settings.devices),
+        fmt::format("devices={}", settings.devices / std::max(1, settings.instances)),
         fmt::format("sharing={}", mps ? "mps" : "timeslice"),
+        settings.instances > 0 ? fmt::format("mig={}", settings.instances) : std::string(),
         fmt::format("slice_us={:g}", to_us(settings.slice_ns)),
         fmt::format("link_gbps={:g}", settings.link_gbps),
         fmt::format("latency_us={:g}", to_us(settings.latency_ns)),
@@ -118,6 +124,7 @@ std::string settings_text(const EngineSettings& settings) {
     // Whole words only, the first two always fit.
     std::string text;
     for (const std::string& part : parts) {
+        if (part.empty()) continue;
         if (text.size() + 1 + part.size() >= sizeof(Notice::text)) break;
         if (!text.empty()) text += ' ';
         text += part;

@@ -218,7 +218,16 @@ std::string Engine::Model::submit(Client& client, ClientId id, const Request& re
     // A float's 0.1 is meant as 0.1: shares count in millionths.
     op->share = std::max(1e-6, std::round(static_cast<double>(request.sm_share) * 1e6) / 1e6);
     op->cost_ns = request.cost_ns;
-    op->remaining_ns = static_cast<double>(request.cost_ns);
+    if (settings_.instances > 1 && on_sm) {
+        // What the operation can use of a whole GPU is more of an instance; beyond all of it, it
+        // takes longer.
+        const double share = op->share * settings_.instances;
+        op->share = std::min(1.0, share);
+        if (kind == OpKind::kKernel)
+            op->cost_ns = static_cast<std::uint64_t>(
+                std::llround(static_cast<double>(request.cost_ns) * std::max(1.0, share)));
+    }
+    op->remaining_ns = static_cast<double>(op->cost_ns);
     op->notify = (request.flags & kNotifyStart) != 0 || kind == OpKind::kClient;
     for (const Request& meeting : meetings) join_meeting(*op, meeting);
     client.last_op = request.op;

@@ -26,7 +26,8 @@ enum class TimesliceComm { kContinue, kStall };
 // All times are nanoseconds of virtual = real time. The caller keeps every field in range
 // (config.hpp does).
 struct EngineSettings {
-    int devices = 2;
+    int devices = 2;    // instances count each, where GPUs are split
+    int instances = 0;  // MIG instances of each GPU, 0: GPUs are not split
     Sharing sharing = Sharing::kMps;
     std::uint64_t slice_ns = 2'000'000;
     std::uint64_t context_switch_ns = 0;
@@ -45,7 +46,8 @@ struct TruthRecord {
     ClientId client = 0;
     int device = 0;
     std::uint64_t stream = 0;
-    OpKind kind{};  // kKernel, kCopy or kCollective
+    OpKind kind{};                // kKernel, kCopy or kCollective
+    std::uint64_t submit_ns = 0;  // when the program called
     std::uint64_t start_ns = 0;
     std::uint64_t end_ns = 0;
     std::uint64_t comm = 0;               // kCollective: its (first) communicator

@@ -38,11 +38,11 @@ void Engine::Model::comm_init(ClientId id, const Request& request) {
     }
     CommSetup& setup = setups_[request.comm_key];
     setup.size = request.participants;
-    setup.ranks[request.rank] = CommSetup::Joined{id, request.device};
+    setup.ranks[request.rank] = CommSetup::Joined{id, request.device, request.rendezvous};
     if (setup.ranks.size() < setup.size) return;
 
-    std::set<int> used;
-    for (const auto& [rank, joined] : setup.ranks) used.insert(joined.device);
+    std::set<std::pair<std::uint64_t, int>> used;
+    for (const auto& [rank, joined] : setup.ranks) used.emplace(joined.host, joined.device);
     const bool duplicate = used.size() < setup.ranks.size();
     auto comm = std::make_shared<Comm>();
     comm->size = setup.size;
@@ -281,11 +281,15 @@ void Engine::Model::reschedule(Link& link) {
     }
     const bool stalls = settings_.sharing == Sharing::kTimeslice &&
                         settings_.timeslice_comm == TimesliceComm::kStall;
+    // Ranks that share a device have its slices by turns; one of them there is enough.
     const auto moves = [this, stalls](const Rendezvous& meeting) {
-        return !stalls || std::all_of(meeting.parties.begin(), meeting.parties.end(),
-                                      [this](const auto& party) {
-                                          return scheduled(*party.op->stream->context);
-                                      });
+        std::map<int, bool> devices;
+        for (const Rendezvous::Party& party : meeting.parties) {
+            const Context& context = *party.op->stream->context;
+            devices[context.device] = devices[context.device] || scheduled(context);
+        }
+        return !stalls || std::all_of(devices.begin(), devices.end(),
+                                      [](const auto& device) { return device.second; });
     };
     const auto flowing = std::count_if(
         link.transfers.begin(), link.transfers.end(),

@@ -264,6 +264,7 @@ void Engine::Model::record_truth(const Op& op) {
     record.device = op.stream->context->device;
     record.stream = op.stream->id;
     record.kind = op.kind;
+    record.submit_ns = op.submit_ns;
     record.start_ns = op.start_ns;
     record.end_ns = time_ns_;
     record.transfer_start_ns = op.transfer_start_ns;

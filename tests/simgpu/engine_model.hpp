@@ -151,6 +151,7 @@ struct CommSetup {
     struct Joined {
         ClientId client = 0;
         int device = 0;
+        std::uint64_t host = 0;  // as the rank says
     };
     std::uint32_t size = 0;
     std::map<std::uint32_t, Joined> ranks;

@@ -58,7 +58,9 @@ struct Request {
     std::uint64_t submit_ns = 0;
     // kCommInit: hash of the unique id; else the server's communicator number.
     std::uint64_t comm_key = 0;
-    std::uint64_t rendezvous = 0;    // number of the rendezvous within the communicator
+    // Number of the rendezvous within the communicator; kCommInit: the host that the rank says it
+    // is on. Ranks may share a device where they say different ones.
+    std::uint64_t rendezvous = 0;
     std::uint64_t link_bytes = 0;    // moved over its link, algorithm factors included
     std::uint32_t participants = 0;  // ranks that must arrive; on kHello the protocol version
     std::uint32_t rank = 0;
@@ -82,7 +84,8 @@ inline constexpr std::uint32_t kNotifyStart = 1;
 // other whatever their streams.
 
 enum class NoticeKind : std::uint32_t {
-    kWelcome = 1,  // value = number of devices; text = settings, "devices=2 sharing=mps ..."
+    kWelcome = 1,  // value = number of devices, as the machine's list counts them; text = settings,
+                   // "devices=2 sharing=mps ..."
     kStarted,      // op reached the head of its stream and runs; sent only with kNotifyStart
     kDone,         // op ended at time_ns; status 0, or 1 when aborted; in the order of the stream
     kCommReady,    // value = the communicator's number; status 0, 1: duplicate device, 2: bad rank

@@ -21,8 +21,11 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
+
+#include "device_list.hpp"
 
 namespace simgpu {
 namespace {
@@ -100,7 +103,7 @@ bool Server::start(std::string& error) {
         error = config_.dir + "/truth.jsonl: " + errno_text();
         return false;
     }
-    if (!open_socket(error)) return false;
+    if (!write_device_list(error) || !open_socket(error)) return false;
     if (!watch(listener_.get(), kListener, EPOLLIN) || !watch(timer_.get(), kTimer, EPOLLIN) ||
         !watch(signals_.get(), kSignals, EPOLLIN)) {
         error = "epoll: " + errno_text();
@@ -123,6 +126,24 @@ bool Server::lock_folder(std::string& error) {
     }
     const std::string pid = std::to_string(getpid()) + "\n";
     if (ftruncate(lock_.get(), 0) != 0 || write(lock_.get(), pid.data(), pid.size()) < 0) {
+        error = path + ": " + errno_text();
+        return false;
+    }
+    return true;
+}
+
+// The machine's folder names its devices, so a machine that starts there again has the same ones.
+bool Server::write_device_list(std::string& error) const {
+    char* resolved = realpath(config_.dir.c_str(), nullptr);
+    const std::string machine = resolved != nullptr ? resolved : config_.dir;
+    std::free(resolved);
+    const int instances = config_.engine.instances;
+    const std::string path = config_.dir + "/" + kDeviceListFile;
+    const std::string text = format_device_list(
+        make_device_list(machine, config_.engine.devices / std::max(1, instances), instances));
+    const Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    if (!file.valid() ||
+        write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
         error = path + ": " + errno_text();
         return false;
     }
@@ -265,6 +286,7 @@ void Server::accept_clients() {
             connection.process.reset(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));
             if (connection.process.valid())
                 watch(connection.process.get(), tag_of(id, true), EPOLLIN);
+            connection.seen_pid = peer.pid;
         }
         connection.socket = std::move(socket);
         receive(id, connection);
@@ -336,7 +358,8 @@ void Server::hello(ClientId id, Connection& connection, const Request& request) 
     }
     connection.pid = static_cast<pid_t>(request.stream);
     connection.welcomed = true;
-    log_pids_[id] = connection.pid;
+    // In a PID namespace of its own a process has another number than for whoever reads the log.
+    log_pids_[id] = connection.seen_pid > 0 ? connection.seen_pid : connection.pid;
     engine_.add_client(id);
     Notice notice{};
     notice.kind = NoticeKind::kWelcome;

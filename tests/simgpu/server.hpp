@@ -57,7 +57,8 @@ class Server {
     struct Connection {
         Fd socket;
         Fd process;  // readable once the client process has ended, whoever inherited its socket
-        pid_t pid = 0;
+        pid_t pid = 0;       // as the client says
+        pid_t seen_pid = 0;  // as the kernel tells here, 0 where it does not
         bool welcomed = false;
         bool closing = false;  // ends once what is queued has been sent, or could not be
         bool writable = true;  // false: waits for EPOLLOUT
@@ -71,6 +72,7 @@ class Server {
     };
 
     bool lock_folder(std::string& error);
+    bool write_device_list(std::string& error) const;
     bool open_socket(std::string& error);
     bool watch(int fd, std::uint64_t tag, std::uint32_t events);
     void accept_clients();

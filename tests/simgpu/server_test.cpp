@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "device_list.hpp"
 #include "wire_client.hpp"
 
 namespace simgpu {
@@ -146,6 +147,19 @@ TEST(SimgpuServer, WelcomesWithItsSettings) {
     EXPECT_EQ(std::string(welcome.text).rfind("devices=3 sharing=timeslice slice_us=500 ", 0), 0U)
         << welcome.text;
     expect_works(server, 2);
+}
+
+TEST(SimgpuServer, CountsInstancesWhereGpusAreSplit) {
+    const ServerProcess server({"--devices", "2", "--mig", "3"});
+    ASSERT_TRUE(server.started());
+    WireClient wire(server.dir());
+    const Notice welcome = wire.hello();
+    EXPECT_EQ(welcome.value, 6U);
+    EXPECT_EQ(std::string(welcome.text).rfind("devices=2 sharing=mps mig=3 ", 0), 0U)
+        << welcome.text;
+    std::ifstream file(server.dir() + "/devices");
+    const std::string list{std::istreambuf_iterator<char>(file), {}};
+    EXPECT_EQ(parse_device_list(list).size(), 6U) << list;
 }
 
 TEST(SimgpuServer, HangsUpWithoutAHello) {
@@ -337,6 +351,7 @@ TEST(SimgpuServer, AKilledProcessIsGoneThoughAChildHoldsItsConnection) {
 
 TEST(SimgpuServer, WritesWhatReallyHappened) {
     ServerProcess server({"--link-gbps", "8", "--latency-us", "0"});
+    const std::uint64_t before_ns = monotonic_ns();
     std::uint64_t end_ns = 0;
     std::uint64_t comm = 0;
     {
@@ -366,6 +381,9 @@ TEST(SimgpuServer, WritesWhatReallyHappened) {
         EXPECT_EQ(lines[i]["device"], 1);
         EXPECT_EQ(lines[i]["stream"], 5);
         EXPECT_EQ(lines[i]["pid"], getpid());
+        EXPECT_GE(lines[i]["submit_ns"].get<std::uint64_t>(), before_ns);
+        EXPECT_LE(lines[i]["submit_ns"].get<std::uint64_t>(),
+                  lines[i]["start_ns"].get<std::uint64_t>());
         EXPECT_EQ(
             lines[i]["end_ns"].get<std::uint64_t>() - lines[i]["start_ns"].get<std::uint64_t>(),
             lengths[i]);
@@ -423,6 +441,7 @@ INSTANTIATE_TEST_SUITE_P(
                     BadOption{{"--devices", "65"}, "--devices", "1 to 64"},
                     BadOption{{"--devices", "2x"}, "--devices", "1 to 64"},
                     BadOption{{"--devices", "1.5"}, "--devices", "1.5"},
+                    BadOption{{"--mig", "8"}, "--mig", "0 to 7"},
                     BadOption{{"--sharing", "fair"}, "--sharing", "mps, timeslice"},
                     BadOption{{"--slice-us", "0"}, "--slice-us", "1 to 1000000"},
                     BadOption{{"--link-gbps", "nan"}, "--link-gbps", "0.001 to 100000"},

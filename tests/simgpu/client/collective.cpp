@@ -34,14 +34,15 @@ int leave(RequestKind kind, std::uint64_t comm, std::uint32_t rank) {
 using namespace simgpu;
 
 SIMGPU_EXPORT int simgpuCommInit(uint64_t key, uint32_t rank, uint32_t ranks, int ordinal,
-                                 const volatile uint32_t* abort_flag, uint64_t* comm) {
+                                 uint64_t host, const volatile uint32_t* abort_flag,
+                                 uint64_t* comm) {
     if (comm == nullptr || ranks == 0 || rank >= ranks) return SIMGPU_INVALID;
     Driver& d = driver();
     if (const int rc = usable(d); rc != SIMGPU_OK) return rc;
     const Device* const device = device_of(d, ordinal);
     if (device == nullptr) return SIMGPU_INVALID;
     try {
-        switch (d.connection->join(key, rank, ranks, device->physical, abort_flag, comm)) {
+        switch (d.connection->join(key, rank, ranks, device->physical, host, abort_flag, comm)) {
             case CommStatus::kReady: {
                 const std::lock_guard lock(d.mutex);
                 d.comms.emplace(*comm, rank);

@@ -132,8 +132,8 @@ bool Connection::wait_below(const Counter& counter, std::uint32_t limit) const {
 }
 
 CommStatus Connection::join(std::uint64_t key, std::uint32_t rank, std::uint32_t ranks,
-                            std::int32_t device, const volatile std::uint32_t* abort_flag,
-                            std::uint64_t* comm) {
+                            std::int32_t device, std::uint64_t host,
+                            const volatile std::uint32_t* abort_flag, std::uint64_t* comm) {
     const std::pair id{key, rank};
     std::unique_lock lock(mutex_);
     if (!joins_.try_emplace(id).second) return CommStatus::kBadRank;
@@ -145,6 +145,7 @@ CommStatus Connection::join(std::uint64_t key, std::uint32_t rank, std::uint32_t
     request.rank = rank;
     request.participants = ranks;
     request.device = device;
+    request.rendezvous = host;
     const bool sent = send({&request, 1});
 
     lock.lock();

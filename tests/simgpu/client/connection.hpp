@@ -87,7 +87,8 @@ class Connection {
 
     // Joins a communicator; see simgpuCommInit. `comm` receives its number.
     CommStatus join(std::uint64_t key, std::uint32_t rank, std::uint32_t ranks, std::int32_t device,
-                    const volatile std::uint32_t* abort_flag, std::uint64_t* comm);
+                    std::uint64_t host, const volatile std::uint32_t* abort_flag,
+                    std::uint64_t* comm);
 
     // At process exit: no effect starts any more; waits for the one that runs, at most two seconds.
     void quiesce();

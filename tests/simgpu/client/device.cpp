@@ -3,11 +3,13 @@
 // those of an H100 (SXM, 80 GB) as NVIDIA publishes them.
 
 #include <algorithm>
-#include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 
+#include "../device_list.hpp"
 #include "driver.hpp"
 #include "memory.hpp"
 
@@ -38,7 +40,6 @@ constexpr AttributeRow kAttributes[] = {
     {CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, 512},
     {CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT, 32},
     {CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT, 512},
-    {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 132},
     {CU_DEVICE_ATTRIBUTE_GPU_OVERLAP, 1},
     {CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 3},
     {CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1},
@@ -82,97 +83,38 @@ constexpr AttributeRow kAttributes[] = {
     {CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, 0},
 };
 
-int bus_of(const Device& device) { return 0x10 + device.physical; }
-
-std::uint64_t fnv1a(std::string_view text, std::uint64_t hash) {
-    for (const char c : text) {
-        hash ^= static_cast<unsigned char>(c);
-        hash *= 0x100000001b3U;
-    }
-    return hash;
-}
-
-std::string uuid_text(const CUuuid& uuid) {
-    std::string text = "GPU-";
-    for (int i = 0; i < 16; ++i) {
-        if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-        char byte[3];
-        std::snprintf(byte, sizeof byte, "%02x",
-                      static_cast<unsigned>(static_cast<unsigned char>(uuid.bytes[i])));
-        text += byte;
-    }
-    return text;
-}
-
-// The physical device that one entry of CUDA_VISIBLE_DEVICES names, -1 when none or more than one.
-int parse_visible(const std::string& entry, const std::vector<std::string>& uuids) {
-    if (!entry.empty() &&
-        std::all_of(entry.begin(), entry.end(), [](unsigned char c) { return std::isdigit(c); })) {
-        const unsigned long index =
-            entry.size() <= 6 ? std::strtoul(entry.c_str(), nullptr, 10) : uuids.size();
-        return index < uuids.size() ? static_cast<int>(index) : -1;
-    }
-    if (!entry.starts_with("GPU-")) return -1;
-    int match = -1;
-    for (std::size_t i = 0; i < uuids.size(); ++i) {
-        if (!uuids[i].starts_with(entry)) continue;
-        if (match >= 0) return -1;
-        match = static_cast<int>(i);
-    }
-    return match;
-}
-
-// As the real driver: entries up to the first invalid or repeated one count.
-std::vector<int> visible_devices(const std::vector<std::string>& uuids) {
-    std::vector<int> visible;
-    const char* list = std::getenv("CUDA_VISIBLE_DEVICES");
-    if (list == nullptr) {
-        for (std::size_t i = 0; i < uuids.size(); ++i) visible.push_back(static_cast<int>(i));
-        return visible;
-    }
-    const std::string text = list;
-    for (std::size_t begin = 0; begin <= text.size();) {
-        const std::size_t end = std::min(text.find(',', begin), text.size());
-        std::string entry = text.substr(begin, end - begin);
-        entry.erase(0, entry.find_first_not_of(" \t"));
-        entry.erase(entry.find_last_not_of(" \t") + 1);
-        const int physical = parse_visible(entry, uuids);
-        if (physical < 0) break;
-        // A device named twice leaves none visible at all.
-        if (std::find(visible.begin(), visible.end(), physical) != visible.end()) return {};
-        visible.push_back(physical);
-        begin = end + 1;
-    }
-    return visible;
-}
+int bus_of(const Device& device) { return 0x10 + device.gpu; }
 
 }  // namespace
 
-CUuuid device_uuid(const std::string& dir, int physical) {
-    // The machine's folder names it: every process of the machine computes the same identifiers.
-    char* resolved = realpath(dir.c_str(), nullptr);
-    const std::string name =
-        (resolved != nullptr ? std::string(resolved) : dir) + "#" + std::to_string(physical);
-    std::free(resolved);
-    const std::uint64_t halves[2] = {fnv1a(name, 0xcbf29ce484222325U),
-                                     fnv1a(name, 0x9e3779b97f4a7c15U)};
-    CUuuid uuid{};
-    static_assert(sizeof halves == sizeof uuid.bytes);
-    std::memcpy(uuid.bytes, halves, sizeof uuid.bytes);
-    return uuid;
-}
-
-void find_devices(Driver& d) {
-    std::vector<std::string> uuids;
-    for (int i = 0; i < d.connection->device_count(); ++i)
-        uuids.push_back(uuid_text(device_uuid(d.dir, i)));
-    for (const int physical : visible_devices(uuids)) {
+bool find_devices(Driver& d) {
+    std::ifstream file(d.dir + "/" + kDeviceListFile);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    const std::vector<ListedDevice> all = parse_device_list(text);
+    if (static_cast<int>(all.size()) != d.connection->device_count()) return false;
+    const auto uuid_of = [](const DeviceId& id) {
+        CUuuid uuid{};
+        static_assert(sizeof id == sizeof uuid.bytes);
+        std::memcpy(uuid.bytes, id.data(), sizeof uuid.bytes);
+        return uuid;
+    };
+    for (const std::size_t number : visible_devices(all, std::getenv("CUDA_VISIBLE_DEVICES"))) {
+        const ListedDevice& listed = all[number];
         auto device = std::make_unique<Device>();
         device->ordinal = static_cast<int>(d.devices.size());
-        device->physical = physical;
-        device->uuid = device_uuid(d.dir, physical);
+        device->physical = static_cast<int>(number);
+        device->gpu = listed.gpu;
+        device->uuid = uuid_of(listed.id);
+        device->gpu_uuid = uuid_of(listed.gpu_id);
+        for (const ListedDevice& other : all)
+            if (listed.is_instance && other.gpu == listed.gpu) ++device->instances;
         d.devices.push_back(std::move(device));
     }
+    return true;
+}
+
+unsigned multiprocessors_of(const Device& device) {
+    return kMultiprocessors / std::max(1U, device.instances);
 }
 
 // Runs `body(device)` for an ordinal.
@@ -206,13 +148,24 @@ SIMGPU_EXPORT CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
 
 SIMGPU_EXPORT CUresult CUDAAPI cuDeviceGetName(char* name, int length, CUdevice device) {
     if (name == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
-    return with_device(device, [&](Device&) {
-        std::snprintf(name, static_cast<std::size_t>(length), "%s", kDeviceName);
+    return with_device(device, [&](Device& found) {
+        std::string text = kDeviceName;
+        if (found.instances > 0) text += " MIG 1/" + std::to_string(found.instances);
+        std::snprintf(name, static_cast<std::size_t>(length), "%s", text.c_str());
         return CUDA_SUCCESS;
     });
 }
 
+// Knows no instances: all of a GPU's have its UUID.
 SIMGPU_EXPORT CUresult CUDAAPI cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
+    if (uuid == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    return with_device(device, [&](Device& found) {
+        *uuid = found.gpu_uuid;
+        return CUDA_SUCCESS;
+    });
+}
+
+SIMGPU_EXPORT CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
     if (uuid == nullptr) return CUDA_ERROR_INVALID_VALUE;
     return with_device(device, [&](Device& found) {
         *uuid = found.uuid;
@@ -220,14 +173,10 @@ SIMGPU_EXPORT CUresult CUDAAPI cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
     });
 }
 
-SIMGPU_EXPORT CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
-    return cuDeviceGetUuid(uuid, device);
-}
-
 SIMGPU_EXPORT CUresult CUDAAPI cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) {
     if (bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    return with_device(device, [&](Device&) {
-        *bytes = total_memory();
+    return with_device(device, [&](Device& found) {
+        *bytes = total_memory(found);
         return CUDA_SUCCESS;
     });
 }
@@ -241,6 +190,8 @@ SIMGPU_EXPORT CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribu
         for (const AttributeRow& row : kAttributes)
             if (row.attribute == attribute) *value = row.value;
         if (attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) *value = bus_of(found);
+        if (attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+            *value = static_cast<int>(multiprocessors_of(found));
         return CUDA_SUCCESS;
     });
 }

@@ -44,7 +44,10 @@ CUresult initialize(Driver& d) {
     d.dir = dir;
     d.data_dir = d.dir + "/data";
     if (mkdir(d.data_dir.c_str(), 0700) != 0 && errno != EEXIST) d.data_dir.clear();
-    find_devices(d);
+    if (!find_devices(d)) {
+        std::fprintf(stderr, "simgpu: %s/devices: not the list of the server's devices\n", dir);
+        return CUDA_ERROR_NO_DEVICE;
+    }
     if (atexit(at_exit) != 0) return CUDA_ERROR_OPERATING_SYSTEM;
     return d.devices.empty() ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
 }

@@ -41,7 +41,10 @@ enum class DefaultStream { kLegacy, kPerThread };
 struct Device {
     int ordinal = 0;   // as the program counts
     int physical = 0;  // as the server counts
-    CUuuid uuid{};
+    int gpu = 0;       // number of the GPU that it is, or is an instance of
+    CUuuid uuid{};     // the instance's, where the GPU is split
+    CUuuid gpu_uuid{};
+    unsigned instances = 0;         // MIG instances of that GPU, 0: it is not split
     std::uint64_t memory_used = 0;  // bytes, this process
     CUcontext primary = nullptr;
     int primary_retained = 0;
@@ -206,8 +209,10 @@ void activate_context(Driver& d, CUcontext context);
 // Waits for the context's work, then destroys its streams, memory and modules.
 CUresult retire_context(Driver& d, CUcontext context, std::unique_lock<std::mutex>& lock);
 
-// Visible devices, from the server's count and CUDA_VISIBLE_DEVICES.
-void find_devices(Driver& d);
-CUuuid device_uuid(const std::string& dir, int physical);
+// Visible devices, from the machine's list and CUDA_VISIBLE_DEVICES; false when the list is not the
+// server's.
+bool find_devices(Driver& d);
+inline constexpr unsigned kMultiprocessors = 132;  // of a whole GPU
+unsigned multiprocessors_of(const Device& device);
 
 }  // namespace simgpu

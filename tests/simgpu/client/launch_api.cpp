@@ -16,7 +16,6 @@ namespace simgpu {
 namespace {
 
 constexpr std::uint64_t kDefaultKernelNs = 5'000;  // of a kernel that does not say
-constexpr unsigned kMultiprocessors = 132;
 constexpr unsigned kThreadsPerMultiprocessor = 2048;
 constexpr unsigned kBlocksPerMultiprocessor = 32;
 constexpr unsigned kThreadsPerBlock = 1024;
@@ -108,7 +107,10 @@ std::size_t shared_limit(const CUfunc_st& function) {
                                             : static_cast<std::size_t>(set->second);
 }
 
-CUresult check_shape(const CUfunc_st& function, const Launch& launch) {
+// All that a process sees have as many.
+unsigned multiprocessors(const Driver& d) { return multiprocessors_of(*d.devices.front()); }
+
+CUresult check_shape(const Driver& d, const CUfunc_st& function, const Launch& launch) {
     const SimgpuDim3& g = launch.grid;
     const SimgpuDim3& b = launch.block;
     if (g.x == 0 || g.y == 0 || g.z == 0 || b.x == 0 || b.y == 0 || b.z == 0)
@@ -119,7 +121,7 @@ CUresult check_shape(const CUfunc_st& function, const Launch& launch) {
     if (threads > kThreadsPerBlock || launch.shared_bytes > shared_limit(function))
         return CUDA_ERROR_INVALID_VALUE;
     const std::uint64_t blocks = std::uint64_t{g.x} * g.y * g.z;
-    if (launch.cooperative && blocks > std::uint64_t{kMultiprocessors} *
+    if (launch.cooperative && blocks > std::uint64_t{multiprocessors(d)} *
                                            blocks_per_multiprocessor(threads, launch.shared_bytes))
         return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
     return CUDA_SUCCESS;
@@ -219,7 +221,7 @@ CUresult kernel_work(Driver& d, CUfunction handle, const Launch& launch, void** 
     const CUfunc_st* const function = resolve_function(d, handle);
     if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
     work->node_type = CU_GRAPH_NODE_TYPE_KERNEL;
-    if (const CUresult rc = check_shape(*function, launch); rc != CUDA_SUCCESS) return rc;
+    if (const CUresult rc = check_shape(d, *function, launch); rc != CUDA_SUCCESS) return rc;
     // A collective's callbacks are in place already.
     if (function->collective) return work->collective ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     return make_kernel(*function, launch, values, extra, work);
@@ -291,7 +293,7 @@ CUresult potential_block_size(int* grid, int* block, CUfunction handle,
         best_blocks = blocks;
     }
     *block = best;
-    *grid = best_blocks * static_cast<int>(kMultiprocessors);
+    *grid = best_blocks * static_cast<int>(multiprocessors(driver()));
     return CUDA_SUCCESS;
 }
 

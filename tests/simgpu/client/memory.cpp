@@ -84,9 +84,9 @@ std::uint64_t read_total_memory() {
 
 }  // namespace
 
-std::uint64_t total_memory() {
+std::uint64_t total_memory(const Device& device) {
     static const std::uint64_t bytes = read_total_memory();
-    return bytes;
+    return bytes / std::max(1U, device.instances);
 }
 
 std::uint64_t used_memory(const Device& device) {
@@ -99,7 +99,8 @@ std::uint64_t used_memory(const Device& device) {
 CUresult allocate(CUcontext context, std::size_t size, MemoryKind kind, unsigned flags,
                   CUmemoryPool pool, Allocation* result) {
     if (size == 0) return CUDA_ERROR_INVALID_VALUE;
-    if (size > total_memory()) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (size > total_memory(pool != nullptr ? *pool->device : *context->device))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     Register& r = memory_register();
     const std::lock_guard lock(r.mutex);
     Allocation made;
@@ -109,7 +110,7 @@ CUresult allocate(CUcontext context, std::size_t size, MemoryKind kind, unsigned
     made.context = context;
     made.device = pool != nullptr ? pool->device : context->device;
     made.pool = pool;
-    if (on_device(kind) && r.used[made.device] + rounded(size) > total_memory())
+    if (on_device(kind) && r.used[made.device] + rounded(size) > total_memory(*made.device))
         return CUDA_ERROR_OUT_OF_MEMORY;
     made.base = take(rounded(size));
     if (made.base == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -33,8 +33,8 @@ struct Allocation {
     std::uint64_t id = 0;  // never used again
 };
 
-// Bytes of memory of a device: SIMGPU_MEMORY_MIB, else an H100's 80 GiB.
-std::uint64_t total_memory();
+// Bytes of memory of a device: its instance's part of SIMGPU_MEMORY_MIB, else of an H100's 80 GiB.
+std::uint64_t total_memory(const Device& device);
 // Bytes in use on a device by this process.
 std::uint64_t used_memory(const Device& device);
 

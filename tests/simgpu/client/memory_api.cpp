@@ -162,7 +162,7 @@ SIMGPU_EXPORT CUresult CUDAAPI cuMemAdvise_v2(CUdeviceptr address, std::size_t s
 SIMGPU_EXPORT CUresult CUDAAPI cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
     if (free == nullptr || total == nullptr) return CUDA_ERROR_INVALID_VALUE;
     return call_in_context([&](Driver&, CUcontext context, auto&) -> CUresult {
-        *total = total_memory();
+        *total = total_memory(*context->device);
         *free = *total - used_memory(*context->device);
         return CUDA_SUCCESS;
     });

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <string>
 #include <unordered_map>
 
@@ -17,6 +19,25 @@ using simgpu::nccl::fail;
 using simgpu::nccl::mix;
 
 namespace {
+
+// The host that this process says it is on: this machine, or what NCCL_HOSTID says. As the vendor's
+// library, read once; ranks on one device are refused only where they say the same. With
+// NCCL_MULTI_RANK_GPU_ENABLE, of 2.30.3 and later, each rank counts as a host of its own.
+std::uint64_t host(int rank) {
+    static const std::uint64_t named = [] {
+        std::uint64_t hash = 0;
+        const char* const text = std::getenv("NCCL_HOSTID");
+        for (const char* at = text ? text : ""; *at != '\0'; ++at) {
+            hash = mix(hash, static_cast<unsigned char>(*at));
+        }
+        return hash;
+    }();
+    static const bool several = [] {
+        const char* const text = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+        return NCCL_VERSION_CODE >= NCCL_VERSION(2, 30, 3) && text && std::strcmp(text, "1") == 0;
+    }();
+    return several ? mix(named, static_cast<std::uint64_t>(rank) + 1) : named;
+}
 
 ncclResult_t join_result(int status, const ncclComm& comm) {
     switch (status) {
@@ -65,9 +86,9 @@ ncclResult_t ncclComm::join() {
     }
     exchange_ = std::make_unique<simgpu::nccl::Exchange>(folder, key_, rank_, ranks_);
     if (ranks_ > 1) {
-        const int status =
-            driver->comm_init(key_, static_cast<std::uint32_t>(rank_),
-                              static_cast<std::uint32_t>(ranks_), device_, &abort_flag_, &number_);
+        const int status = driver->comm_init(key_, static_cast<std::uint32_t>(rank_),
+                                             static_cast<std::uint32_t>(ranks_), device_,
+                                             host(rank_), &abort_flag_, &number_);
         const ncclResult_t result = join_result(status, *this);
         if (result != ncclSuccess) {
             return result;
@@ -85,9 +106,9 @@ ncclResult_t ncclComm::meet(std::uint64_t key) {
         return ncclSuccess;
     }
     std::uint64_t number = 0;
-    const int status =
-        ::device()->comm_init(key, static_cast<std::uint32_t>(rank_),
-                              static_cast<std::uint32_t>(ranks_), device_, &abort_flag_, &number);
+    const int status = ::device()->comm_init(key, static_cast<std::uint32_t>(rank_),
+                                             static_cast<std::uint32_t>(ranks_), device_,
+                                             host(rank_), &abort_flag_, &number);
     const ncclResult_t result = join_result(status, *this);
     if (result == ncclSuccess) {
         ::device()->comm_destroy(number, static_cast<std::uint32_t>(rank_));

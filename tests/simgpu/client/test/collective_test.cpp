@@ -95,8 +95,9 @@ class CollectiveTest : public ::testing::Test {
             const CUdeviceptr memory = zeroed(2);
             rank.send = reinterpret_cast<int*>(memory);
             rank.receive = rank.send + 1;
-            ASSERT_EQ(simgpuCommInit(key, index, 2, static_cast<int>(index), nullptr, &rank.comm),
-                      SIMGPU_OK);
+            ASSERT_EQ(
+                simgpuCommInit(key, index, 2, static_cast<int>(index), 0, nullptr, &rank.comm),
+                SIMGPU_OK);
             body(rank, stream);
             EXPECT_EQ(simgpuCommDestroy(rank.comm, index), rank.left ? SIMGPU_INVALID : SIMGPU_OK);
             ASSERT_CU(cuCtxDestroy(context));
@@ -184,7 +185,7 @@ TEST_F(CollectiveTest, JoiningCanBeAborted) {
     int result = SIMGPU_OK;
     std::thread joiner([&] {
         std::uint64_t comm = 0;
-        result = simgpuCommInit(key, 0, 2, 0, &flag, &comm);
+        result = simgpuCommInit(key, 0, 2, 0, 0, &flag, &comm);
     });
     __atomic_store_n(&flag, 1U, __ATOMIC_RELEASE);
     joiner.join();
@@ -196,7 +197,7 @@ TEST_F(CollectiveTest, TwoRanksOnOneDeviceAreRefused) {
     std::array<int, 2> results{};
     auto join = [&](std::uint32_t rank) {
         std::uint64_t comm = 0;
-        results[rank] = simgpuCommInit(key, rank, 2, 1, nullptr, &comm);
+        results[rank] = simgpuCommInit(key, rank, 2, 1, 0, nullptr, &comm);
     };
     std::thread first(join, 0U);
     std::thread second(join, 1U);
@@ -206,11 +207,27 @@ TEST_F(CollectiveTest, TwoRanksOnOneDeviceAreRefused) {
     EXPECT_EQ(results[1], SIMGPU_DUPLICATE_DEVICE);
 }
 
+TEST_F(CollectiveTest, RanksOfDifferentHostsMayShareADevice) {
+    const std::uint64_t key = next_key++;
+    std::array<int, 2> results{};
+    std::array<std::uint64_t, 2> comms{};
+    auto join = [&](std::uint32_t rank) {
+        results[rank] = simgpuCommInit(key, rank, 2, 1, 7 + rank, nullptr, &comms[rank]);
+    };
+    std::thread first(join, 0U);
+    std::thread second(join, 1U);
+    first.join();
+    second.join();
+    EXPECT_EQ(results[0], SIMGPU_OK);
+    EXPECT_EQ(results[1], SIMGPU_OK);
+    EXPECT_EQ(comms[0], comms[1]);
+}
+
 TEST_F(CollectiveTest, ArgumentsAreChecked) {
     std::uint64_t comm = 0;
-    EXPECT_EQ(simgpuCommInit(1, 2, 2, 0, nullptr, &comm), SIMGPU_INVALID);
-    EXPECT_EQ(simgpuCommInit(1, 0, 2, 17, nullptr, &comm), SIMGPU_INVALID);
-    EXPECT_EQ(simgpuCommInit(1, 0, 2, 0, nullptr, nullptr), SIMGPU_INVALID);
+    EXPECT_EQ(simgpuCommInit(1, 2, 2, 0, 0, nullptr, &comm), SIMGPU_INVALID);
+    EXPECT_EQ(simgpuCommInit(1, 0, 2, 17, 0, nullptr, &comm), SIMGPU_INVALID);
+    EXPECT_EQ(simgpuCommInit(1, 0, 2, 0, 0, nullptr, nullptr), SIMGPU_INVALID);
     EXPECT_EQ(simgpuSameDevice(1, 1), 1);
     EXPECT_EQ(simgpuSameDevice(1, 2), 0);
     EXPECT_EQ(simgpuSameDevice(1, 9), -1);

@@ -66,6 +66,29 @@ int devices() {
     return 0;
 }
 
+// How many devices it sees, and what the first has.
+int first_device() {
+    need(cuInit(0), "cuInit");
+    int count = 0;
+    int multiprocessors = 0;
+    std::size_t bytes = 0;
+    std::size_t free = 0;
+    std::size_t total = 0;
+    char name[64];
+    need(cuDeviceGetCount(&count), "cuDeviceGetCount");
+    need(cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0),
+         "cuDeviceGetAttribute");
+    need(cuDeviceTotalMem(&bytes, 0), "cuDeviceTotalMem");
+    need(cuDeviceGetName(name, sizeof name, 0), "cuDeviceGetName");
+    make_context();
+    need(cuMemGetInfo(&free, &total), "cuMemGetInfo");
+    CUdeviceptr all = 0;
+    const CUresult too_much = cuMemAlloc(&all, bytes + 1);
+    printf("%d devices, %d multiprocessors, %zu and %zu MiB, %d, %s\n", count, multiprocessors,
+           bytes >> 20, total >> 20, static_cast<int>(too_much), name);
+    return 0;
+}
+
 // A child forked with work in flight tries everything; the parent goes on.
 int forking() {
     make_context();
@@ -167,13 +190,14 @@ int signals_stay() {
 int main(int argc, char** argv) {
     const std::string command = argc >= 2 ? argv[1] : "";
     if (command == "devices") return devices();
+    if (command == "first-device") return first_device();
     if (command == "fork") return forking();
     if (command == "server-death" && argc == 3) return server_death(atoi(argv[2]));
     if (command == "exit-early") return exit_early();
     if (command == "signals") return signals_stay();
     fprintf(stderr,
-            "helper: '%s' is no subcommand; allowed: devices, fork, server-death PID, exit-early, "
-            "signals\n",
+            "helper: '%s' is no subcommand; allowed: devices, first-device, fork, server-death "
+            "PID, exit-early, signals\n",
             command.c_str());
     return 2;
 }

@@ -56,6 +56,19 @@ TEST_F(ProcessTest, MachinesHaveDevicesOfTheirOwn) {
     EXPECT_NE(there[1], here[1]);
 }
 
+TEST_F(ProcessTest, AnInstanceHasItsPartOfTheGpu) {
+    const Machine whole(2);
+    const Machine split(2, {"--mig", "4"});
+    const auto first_of = [](const Machine& machine) {
+        return run_helper({"first-device"}, {"SIMGPU_DIR=" + machine.dir()}).output;
+    };
+    EXPECT_EQ(first_of(whole),
+              "2 devices, 132 multiprocessors, 81920 and 81920 MiB, 2, Crossover Virtual GPU\n");
+    EXPECT_EQ(
+        first_of(split),
+        "1 devices, 33 multiprocessors, 20480 and 20480 MiB, 2, Crossover Virtual GPU MIG 1/4\n");
+}
+
 TEST_F(ProcessTest, AForkedChildIsRefusedAndHarmsNobody) {
     const HelperResult result = run_helper({"fork"}, {kernels()});
     EXPECT_EQ(result.status, 0);

@@ -374,6 +374,45 @@ TEST(Communicator, TwoRanksOnOneDeviceAreRefused) {
     });
 }
 
+// Each of them takes itself for another host, as people do who have too few GPUs.
+TEST(Communicator, RanksWithHostIdsOfTheirOwnMayShareADevice) {
+    run_ranks(2, [](int rank, const ncclUniqueId& id) {
+        ASSERT_EQ(0, setenv("NCCL_HOSTID", rank == 0 ? "one" : "other", 1));
+        const Rank self(rank, 2, id, 0);
+        const Array<int> a(sequence(1000, rank));
+        EXPECT_NCCL(
+            ncclAllReduce(a.get(), a.get(), 1000, ncclInt32, ncclSum, self.comm, self.stream));
+        // A part of the communicator is of the same hosts.
+        ncclComm_t part = nullptr;
+        EXPECT_NCCL(ncclCommSplit(self.comm, 0, rank, &part, nullptr));
+        EXPECT_NCCL(ncclAllReduce(a.get(), a.get(), 1000, ncclInt32, ncclSum, part, self.stream));
+        self.synchronize();
+        EXPECT_EQ(2, a.read()[0]);
+        EXPECT_EQ(2 * (999 + 1000), a.read()[999]);
+        EXPECT_NCCL(ncclCommDestroy(part));
+    });
+}
+
+TEST(Communicator, ASharedHostIdDoesNotExcuseASharedDevice) {
+    run_ranks(2, [](int rank, const ncclUniqueId& id) {
+        ASSERT_EQ(0, setenv("NCCL_HOSTID", "one", 1));
+        ASSERT_CUDA(cudaSetDevice(0));
+        ncclComm_t comm = nullptr;
+        EXPECT_EQ(ncclInvalidUsage, ncclCommInitRank(&comm, 2, id, rank));
+    });
+}
+
+TEST(Communicator, SeveralRanksADeviceNeedARecentRelease) {
+    run_ranks(2, [](int rank, const ncclUniqueId& id) {
+        ASSERT_EQ(0, setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1));
+        ASSERT_CUDA(cudaSetDevice(0));
+        const bool known = NCCL_VERSION_CODE >= NCCL_VERSION(2, 30, 3);
+        ncclComm_t comm = nullptr;
+        EXPECT_EQ(known ? ncclSuccess : ncclInvalidUsage, ncclCommInitRank(&comm, 2, id, rank));
+        EXPECT_NCCL(ncclCommDestroy(comm));
+    });
+}
+
 TEST(Communicator, OneRankCopiesAndLaunchesNoKernel) {
     run_ranks(1, [](int, const ncclUniqueId& id) {
         const Rank self(0, 1, id);
