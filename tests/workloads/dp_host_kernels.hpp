@@ -47,6 +47,9 @@ inline constexpr SimgpuKernel kHostKernels[] = {
     host_kernel<BackwardData>("dp_backward_data"),
     host_kernel<Step>("dp_step"),
     host_kernel<RecordLoss>("dp_record_loss"),
+    host_kernel<Copy>("dp_copy"),
+    host_kernel<Add>("dp_add"),
+    host_kernel<Rectify>("dp_rectify"),
     SimgpuKernel{"dp_burn", kArgumentsSize<Burn>, 1, run_burn_on_host, burn_cost, 0.0F},
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arithmetic of dp_train, one element at a time, for device and host alike: every result is one
-// thread's sum in a fixed order, so that a run repeats bit for bit. No launch, no allocation, no
-// communication.
+// The arithmetic of the training programs, one element at a time, for device and host alike: every
+// result is one thread's sum in a fixed order, so that a run repeats bit for bit. No launch, no
+// allocation, no communication.
 #pragma once
 
 #include <cstddef>
@@ -154,6 +154,43 @@ DP_FUNCTION int count(const RecordLoss&) { return 1; }
 
 DP_FUNCTION void element(const RecordLoss& a, int) {
     a.history[a.at] = *a.loss_sum / static_cast<float>(a.ranks);
+}
+
+// to = from.
+struct Copy {
+    const float* from;
+    float* to;
+    int size;
+};
+
+DP_FUNCTION int count(const Copy& a) { return a.size; }
+
+DP_FUNCTION void element(const Copy& a, int index) { a.to[index] = a.from[index]; }
+
+// to += from.
+struct Add {
+    const float* from;
+    float* to;
+    int size;
+};
+
+DP_FUNCTION int count(const Add& a) { return a.size; }
+
+DP_FUNCTION void element(const Add& a, int index) { a.to[index] += a.from[index]; }
+
+// y = max(0, y + b), where rows of y are samples.
+struct Rectify {
+    float* y;
+    const float* b;
+    int batch;
+    int out;
+};
+
+DP_FUNCTION int count(const Rectify& a) { return a.batch * a.out; }
+
+DP_FUNCTION void element(const Rectify& a, int index) {
+    const float sum = a.y[index] + a.b[index % a.out];
+    a.y[index] = sum < 0.0F ? 0.0F : sum;
 }
 
 // Device time without a purpose of its own: `rounds` rounds of arithmetic in every thread. Work,

@@ -5,44 +5,24 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
-#include <cerrno>
-#include <cstdio>
-#include <cstdlib>
 #include <numeric>
 
-#include "dp_meeting.hpp"
+#include "dp_nccl.hpp"
 #include "dp_trainer.hpp"
 
 namespace {
 
 using dp::check;
 
-void check(ncclResult_t result, const char* what) {
-    if (result != ncclSuccess) {
-        std::fprintf(stderr, "%s: %s: %s; %s\n", program_invocation_short_name, what,
-                     ncclGetErrorString(result), ncclGetLastError(nullptr));
-        std::exit(1);
-    }
-}
-
 class NcclCommunicator final : public dp::Communicator {
   public:
     explicit NcclCommunicator(const dp::Options& options) : options_(options) {}
 
     void connect() override {
-        check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
-        check(cudaEventCreateWithFlags(&ready_, cudaEventDisableTiming), "cudaEventCreate");
-        check(cudaEventCreateWithFlags(&reduced_, cudaEventDisableTiming), "cudaEventCreate");
-        ncclUniqueId id{};
-        if (options_.rank == 0) {
-            check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-        }
-        dp::share_from_rank_zero(options_, &id, sizeof(id));
-        check(ncclCommInitRank(&communicator_, options_.world_size, id, options_.rank),
-              "ncclCommInitRank");
-        if (options_.rank == 0) {
-            dp::forget_meeting(options_);
-        }
+        stream_ = dp::new_stream();
+        ready_ = dp::new_event();
+        reduced_ = dp::new_event();
+        communicator_ = dp::connect(options_);
     }
 
     double from_rank_zero(double value) override {
@@ -70,16 +50,12 @@ class NcclCommunicator final : public dp::Communicator {
             gradients.begin(), gradients.end(), std::size_t{0},
             [](std::size_t sum, const dp::Gradient& each) { return sum + each.count; });
         float* const begin = gradients.front().begin;
-        check(cudaEventRecord(ready_, compute), "cudaEventRecord");
-        check(cudaStreamWaitEvent(stream_, ready_, 0), "cudaStreamWaitEvent");
+        dp::order(compute, ready_, stream_);
         check(ncclAllReduce(begin, begin, count, ncclFloat32, ncclSum, communicator_, stream_),
               "ncclAllReduce");
     }
 
-    void finish(cudaStream_t compute) override {
-        check(cudaEventRecord(reduced_, stream_), "cudaEventRecord");
-        check(cudaStreamWaitEvent(compute, reduced_, 0), "cudaStreamWaitEvent");
-    }
+    void finish(cudaStream_t compute) override { dp::order(stream_, reduced_, compute); }
 
     void disconnect() override { check(ncclCommDestroy(communicator_), "ncclCommDestroy"); }
 

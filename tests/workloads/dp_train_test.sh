@@ -7,50 +7,23 @@ set -u
 
 simgpu_run=$1
 export dp_train=$2
-scratch=$(mktemp -d)
-export scratch
-trap 'rm -rf "$scratch"' EXIT
-unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT PMIX_NAMESPACE
-failures=0
-check() {  # what, expected, got
-    [[ $2 == "$3" ]] && return
-    echo "FAILED: $1: expected '$2', got '$3'"
-    failures=$((failures + 1))
-}
-
-# train RANKS OPTIONS...: one line a rank, "LOSS PARAMETERS", in rank order.
-train() {
-    local ranks=$1
-    shift
-    # shellcheck disable=SC2016
-    "$simgpu_run" --devices "$ranks" -- bash -c '
-        ranks=$1
-        shift
-        for ((rank = 0; rank < ranks; ++rank)); do
-            timeout 60 "$dp_train" --rank "$rank" --world-size "$ranks" --id-file "$SIMGPU_DIR/id" "$@" \
-                >"$scratch/out.$rank" &
-            pids[rank]=$!
-        done
-        for pid in "${pids[@]}"; do wait "$pid" || exit 1; done' train "$ranks" "$@" || echo "exit status $?"
-    for ((rank = 0; rank < ranks; ++rank)); do
-        sed -n 's/^rank [0-9]* loss \([^ ]*\) parameters \([^ ]*\) .*/\1 \2/p' "$scratch/out.$rank"
-    done
-}
+# shellcheck source-path=SCRIPTDIR source=train.sh
+. "$(dirname "$0")/train.sh"
 
 options=(--iterations 20 --warmup 3 --layers 4)
-first=$(train 2 "${options[@]}")
+first=$(train 2 "$dp_train" "${options[@]}")
 check 'one line a rank' 2 "$(wc -l <<<"$first")"
 check 'both ranks end alike' 1 "$(sort -u <<<"$first" | wc -l)"
-check 'a second run' "$first" "$(train 2 "${options[@]}")"
-check 'overlapped buckets' "$first" "$(train 2 "${options[@]}" --overlap --buckets 4)"
-check 'padded gradients' "$first" "$(train 2 "${options[@]}" --comm-mb 0.5 --buckets 2 --overlap)"
-check 'no synchronisation' "$first" "$(train 2 "${options[@]}" --sync-every 0)"
-check 'extra device time' "$first" "$(train 2 "${options[@]}" --compute-ms 3 --burn-per-ms 25000)"
-other=$(train 2 "${options[@]}" --seed 2)
+check 'a second run' "$first" "$(train 2 "$dp_train" "${options[@]}")"
+check 'overlapped buckets' "$first" "$(train 2 "$dp_train" "${options[@]}" --overlap --buckets 4)"
+check 'padded gradients' "$first" "$(train 2 "$dp_train" "${options[@]}" --comm-mb 0.5 --buckets 2 --overlap)"
+check 'no synchronisation' "$first" "$(train 2 "$dp_train" "${options[@]}" --sync-every 0)"
+check 'extra device time' "$first" "$(train 2 "$dp_train" "${options[@]}" --compute-ms 3 --burn-per-ms 25000)"
+other=$(train 2 "$dp_train" "${options[@]}" --seed 2)
 [[ $other != "$first" ]] || check 'another seed' 'another result' 'the same'
-check 'three ranks end alike' 1 "$(train 3 "${options[@]}" | sort -u | wc -l)"
+check 'three ranks end alike' 1 "$(train 3 "$dp_train" "${options[@]}" | sort -u | wc -l)"
 
-train 2 "${options[@]}" --json "$scratch/out.json" --compute-ms 2 >/dev/null
+train 2 "$dp_train" "${options[@]}" --json "$scratch/out.json" --compute-ms 2 >/dev/null
 python3 - "$scratch/out.json" <<'END' || check 'measurements' 'as asked' 'otherwise'
 import json, sys
 got = json.load(open(sys.argv[1]))
@@ -69,14 +42,14 @@ END
     MASTER_PORT=$(python3 -c "import socket; s = socket.socket(); s.bind((\"127.0.0.1\", 0)); print(s.getsockname()[1])")
     export MASTER_PORT
     at=$(python3 -c "import time; print(time.monotonic_ns() + 700000000)")
-    RANK=1 timeout 60 "$dp_train" "$@" >"$scratch/out.1" & pid=$!
-    RANK=0 timeout 60 "$dp_train" "$@" --start-at-ns "$at" --json "$scratch/out.json" >"$scratch/out.0" || exit 1
+    RANK=1 timeout 60 "$dp_train" "$@" >"$scratch/tcp.1" & pid=$!
+    RANK=0 timeout 60 "$dp_train" "$@" --start-at-ns "$at" --json "$scratch/out.json" >"$scratch/tcp.0" || exit 1
     wait "$pid" || exit 1
     python3 -c "import json, sys; sys.exit(json.load(open(sys.argv[1]))[\"start_ns\"] < int(sys.argv[2]))" \
         "$scratch/out.json" "$at"' train "${options[@]}"
 check 'meeting over TCP, start time' 0 $?
 check 'the same by TCP' "$(head -1 <<<"$first")" \
-    "$(sed -n 's/^rank 1 loss \([^ ]*\) parameters \([^ ]*\) .*/\1 \2/p' "$scratch/out.1")"
+    "$(sed -n 's/^rank 1 loss \([^ ]*\) parameters \([^ ]*\) .*/\1 \2/p' "$scratch/tcp.1")"
 
 refuse() {  # text in the message, options...
     local text=$1
@@ -99,5 +72,4 @@ check 'status without a device' 1 $?
 check 'message without a device' 'dp_train: cudaGetDeviceCount: no CUDA-capable device is detected (cudaErrorNoDevice)' \
     "$message"
 
-((failures == 0)) && echo 'all passed'
-exit $((failures > 0))
+all_passed

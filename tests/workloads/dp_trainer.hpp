@@ -9,8 +9,8 @@
 #include <cstddef>
 #include <vector>
 
-#include "dp_options.hpp"
-#include "dp_report.hpp"
+#include "dp_device.hpp"
+#include "dp_loop.hpp"
 
 namespace dp {
 
@@ -45,11 +45,5 @@ class Communicator {
 
 // Trains as the options say. On bad input or failure prints one line and exits.
 Measurements train(const Options& options, Communicator& communicator);
-
-// Prints the line that ends a run and, on rank 0, writes options.json where that is asked for.
-void report(const Options& options, const Measurements& measurements);
-
-// Ends the process with one line, "<program>: <what>: <error>", unless the call has succeeded.
-void check(cudaError_t error, const char* what);
 
 }  // namespace dp

@@ -294,4 +294,21 @@ void Control::broadcast(void* data, std::size_t bytes) {
     }
 }
 
+void Control::sum(float* data, std::size_t count) {
+    const std::size_t bytes = count * sizeof(float);
+    if (rank_ != 0) {
+        send_all(peers_[0], data, bytes);
+        receive_all(peers_[0], data, bytes);
+        return;
+    }
+    std::vector<float> theirs(count);
+    for (const int peer : peers_) {
+        receive_all(peer, theirs.data(), bytes);
+        for (std::size_t i = 0; i < count; ++i) {
+            data[i] += theirs[i];
+        }
+    }
+    broadcast(data, bytes);
+}
+
 }  // namespace hvd

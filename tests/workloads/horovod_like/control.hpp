@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the ranks agree, over TCP, on which tensors to sum next and in which order: rank 0
-// coordinates, everybody takes part in every round. No CUDA, no NCCL, no thread of its own.
+// How the ranks agree, over TCP, on which tensors to sum next and in which order, and how they hand
+// each other what is on the CPU: rank 0 coordinates, everybody takes part in every round. No CUDA,
+// no NCCL, no thread of its own.
 #pragma once
 
 #include <cstddef>
@@ -33,6 +34,8 @@ class Control {
     Decision negotiate(const std::vector<Request>& ready, bool stop, std::uint64_t fusion_bytes);
     // Rank 0's bytes, on every rank.
     void broadcast(void* data, std::size_t bytes);
+    // Sums data on the CPU over the ranks in place, in the order of the ranks. Waits for all.
+    void sum(float* data, std::size_t count);
 
   private:
     void note(const Request& request);

@@ -52,22 +52,30 @@ std::int64_t Engine::submit(float* data, std::uint64_t count, const std::string&
     if (!table_.emplace(name, entry).second) {
         throw std::runtime_error("a sum named " + name + " is under way already");
     }
-    done_[entry.handle] = false;
+    done_[entry.handle] = {};
     requests_.push_back({name, count * sizeof(float)});
     return entry.handle;
 }
 
-void Engine::synchronize(std::int64_t handle) {
+void Engine::synchronize(std::int64_t handle, cudaStream_t stream) {
     std::unique_lock lock(mutex_);
     const auto found = done_.find(handle);
     if (found == done_.end()) {
         throw std::runtime_error("no such handle");
     }
-    changed_.wait(lock, [&] { return found->second || !error_.empty(); });
-    if (!found->second) {
+    changed_.wait(lock, [&] { return found->second.over || !error_.empty(); });
+    if (!found->second.over) {
         throw std::runtime_error(error_);
     }
+    const cudaEvent_t event = found->second.event;
     done_.erase(found);
+    if (event != nullptr) {
+        check(cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent");
+        if (--waiting_[event] == 0) {
+            waiting_.erase(event);
+            spare_events_.push_back(event);
+        }
+    }
 }
 
 void Engine::background() {
@@ -164,7 +172,9 @@ void Engine::execute(std::vector<Entry> entries) {
     Finishing finishing;
     finishing.done = take_event();
     finishing.entries = std::move(entries);
-    check(cudaEventRecord(finishing.done, stream_), "cudaEventRecord");
+    if (settings_.completion != Completion::kEvent) {
+        check(cudaEventRecord(finishing.done, stream_), "cudaEventRecord");
+    }
     const std::lock_guard lock(mutex_);
     finishing_.push_back(std::move(finishing));
     finishing_changed_.notify_one();
@@ -185,6 +195,18 @@ void Engine::copy(const std::vector<Entry>& entries, bool in) {
     }
 }
 
+cudaError_t Engine::wait_for(cudaEvent_t event) const {
+    if (settings_.completion != Completion::kPoll) {
+        return cudaEventSynchronize(event);
+    }
+    cudaError_t state = cudaEventQuery(event);
+    while (state == cudaErrorNotReady) {
+        std::this_thread::yield();
+        state = cudaEventQuery(event);
+    }
+    return state;
+}
+
 void Engine::finalizer() {
     if (cudaSetDevice(settings_.device) != cudaSuccess) {
         end("cudaSetDevice failed");
@@ -201,15 +223,21 @@ void Engine::finalizer() {
         Finishing next = std::move(finishing_.front());
         finishing_.pop_front();
         lock.unlock();
-        const cudaError_t result = cudaEventSynchronize(next.done);
+        const bool by_event = settings_.completion == Completion::kEvent;
+        const cudaError_t result =
+            by_event ? cudaEventRecord(next.done, stream_) : wait_for(next.done);
         lock.lock();
         if (result != cudaSuccess) {
-            error_ = std::string("cudaEventSynchronize: ") + cudaGetErrorString(result);
+            error_ = std::string("waiting for a sum: ") + cudaGetErrorString(result);
         }
-        spare_events_.push_back(next.done);
+        if (by_event) {
+            waiting_[next.done] = next.entries.size();
+        } else {
+            spare_events_.push_back(next.done);
+        }
         for (const Entry& entry : next.entries) {
             spare_events_.push_back(entry.ready);
-            done_[entry.handle] = result == cudaSuccess;
+            done_[entry.handle] = {result == cudaSuccess, by_event ? next.done : nullptr};
         }
         changed_.notify_all();
     }

@@ -20,12 +20,21 @@
 
 namespace hvd {
 
+// How the library learns, and tells, that a sum is there.
+enum class Completion {
+    kWait,   // the finalizer blocks in cudaEventSynchronize (Horovod's default)
+    kPoll,   // the finalizer asks again and again (Horovod's elastic mode)
+    kEvent,  // not at all: the finalizer records an event, and synchronize() puts the caller's
+             // stream behind it (HOROVOD_ENABLE_ASYNC_COMPLETION)
+};
+
 struct Settings {
     int rank = 0;
     int size = 1;
     int device = 0;
     double cycle_ms = 1.0;
     std::uint64_t fusion_bytes = 0;
+    Completion completion = Completion::kWait;
 };
 
 // Failures are std::runtime_error, also of what the threads do: the next synchronize() throws them.
@@ -39,7 +48,8 @@ class Engine {
     // See hvd.h.
     std::int64_t submit(float* data, std::uint64_t count, const std::string& name,
                         cudaStream_t stream);
-    void synchronize(std::int64_t handle);
+    // With kEvent only until the sum is launched; `stream` is then put behind it.
+    void synchronize(std::int64_t handle, cudaStream_t stream = nullptr);
 
   private:
     struct Entry {
@@ -53,12 +63,18 @@ class Engine {
         std::vector<Entry> entries;
     };
 
+    struct State {
+        bool over = false;
+        cudaEvent_t event = nullptr;  // kEvent: by which it will be
+    };
+
     void background();
     void finalizer();
     bool cycle();
     void open_communicator();
     void execute(std::vector<Entry> entries);
     void copy(const std::vector<Entry>& entries, bool in);
+    cudaError_t wait_for(cudaEvent_t event) const;
     void end(const std::string& fault);
     cudaEvent_t take_event();
 
@@ -74,7 +90,8 @@ class Engine {
     std::condition_variable finishing_changed_;
     std::deque<Request> requests_;
     std::map<std::string, Entry> table_;  // submitted, not launched yet
-    std::map<std::int64_t, bool> done_;
+    std::map<std::int64_t, State> done_;
+    std::map<cudaEvent_t, std::size_t> waiting_;  // kEvent: handles to be synchronised by it
     std::deque<Finishing> finishing_;
     std::vector<cudaEvent_t> spare_events_;
     std::int64_t next_handle_ = 0;

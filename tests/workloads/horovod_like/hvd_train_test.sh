@@ -7,35 +7,8 @@ set -u
 
 simgpu_run=$1 dp_train=$2 hvd_train=$3
 folder=$(dirname "$hvd_train")
-scratch=$(mktemp -d)
-export scratch
-trap 'rm -rf "$scratch"' EXIT
-unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT PMIX_NAMESPACE
-failures=0
-check() {  # what, expected, got
-    [[ $2 == "$3" ]] && return
-    echo "FAILED: $1: expected '$2', got '$3'"
-    failures=$((failures + 1))
-}
-
-# train RANKS PROGRAM OPTIONS...: one line a rank, "LOSS PARAMETERS", in rank order.
-train() {
-    local ranks=$1
-    shift
-    # shellcheck disable=SC2016
-    "$simgpu_run" --devices "$ranks" -- bash -c '
-        ranks=$1 program=$2
-        shift 2
-        for ((rank = 0; rank < ranks; ++rank)); do
-            timeout 60 "$program" --rank "$rank" --world-size "$ranks" --id-file "$SIMGPU_DIR/id" "$@" \
-                >"$scratch/out.$rank" &
-            pids[rank]=$!
-        done
-        for pid in "${pids[@]}"; do wait "$pid" || exit 1; done' train "$ranks" "$@" || echo "exit status $?"
-    for ((rank = 0; rank < ranks; ++rank)); do
-        sed -n 's/^rank [0-9]* loss \([^ ]*\) parameters \([^ ]*\) .*/\1 \2/p' "$scratch/out.$rank"
-    done
-}
+# shellcheck source-path=SCRIPTDIR source=../train.sh
+. "$(dirname "$0")/../train.sh"
 
 options=(--iterations 20 --warmup 3 --layers 4)
 expected=$(train 2 "$dp_train" "${options[@]}")
@@ -79,5 +52,4 @@ refuse '--fusion-mb' 2 --fusion-mb 0
 refuse 'nowhere.so' 1 --library "$scratch/nowhere.so"
 refuse 'hvd_open_coordinator' 1 --library "$folder/hvd_train.simgpu.so"
 
-((failures == 0)) && echo 'all passed'
-exit $((failures > 0))
+all_passed
