@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// A client: transactions on the segment, and sleeping between them. What a transition does stands
-// in state.cpp. Once something is wrong with the segment the client is faulted for good: every call
-// returns at once and nothing is touched any more.
+// A client: attaching, transactions on the segment, and faults. Sleeping between them stands in
+// client_sleep.cpp, what others see of a client in client_report.cpp, what a transition does in
+// state.cpp.
+//
+// holding() reads only held_, so that a launch never touches the mapping. Who sets it has seen the
+// claim in the segment, and looks again afterwards (take()); who takes the claim away, in whatever
+// process, adds to this client's notice, and the watcher then looks (look()). Both do so by a
+// read-modify-write of held_, and these stand in one order: the later of the two sees what the
+// earlier one saw or wrote.
 #include "arbiter/client.hpp"
 
+#include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,129 +19,23 @@
 #include <new>
 #include <string_view>
 
+#include "arbiter/client_state.hpp"
 #include "arbiter/futex.hpp"
 #include "arbiter/liveness.hpp"
-#include "arbiter/ring.hpp"
-#include "arbiter/segment.hpp"
-#include "arbiter/state.hpp"
 #include "arbiter/transaction.hpp"
 
 namespace crossover {
 namespace {
 
-constexpr std::uint64_t kAttachBoundNs = 2'000'000'000;
-constexpr std::uint64_t kLookPeriodNs = 50'000'000;      // of a waiter, at the holder
-constexpr std::uint64_t kSweepPeriodNs = 1'000'000'000;  // at all clients
-
 std::string_view name_of(const JobIdentity& job) noexcept {
     return {job.name, strnlen(job.name, sizeof job.name)};
 }
 
+pid_t thread_id() noexcept { return static_cast<pid_t>(syscall(SYS_gettid)); }
+
+constexpr std::uint64_t over(std::uint64_t held) noexcept { return held & ~kTurnJobMask; }
+
 }  // namespace
-
-struct Client::State {
-    MappedSegment mapping;
-    HeldLock life;
-    pid_t pid = 0;
-    std::uint64_t attached_ns = 0;
-    std::uint32_t waiting_threads = 0;  // under the segment's lock
-    std::uint64_t claim_since_ns = 0;   // under the segment's lock
-    std::atomic<bool> faulted{false};
-    std::atomic<bool> abandoned{false};
-    std::atomic<bool> aborted{false};
-    std::atomic<std::uint64_t> swept_ns{0};
-    std::atomic<std::uint64_t> job_key{0};
-    std::atomic<std::uint32_t> job_index{0};
-
-    ClientSlot& slot_of(std::uint32_t slot) const noexcept { return mapping.get()->clients[slot]; }
-
-    // A reaped slot may have gone to somebody else.
-    bool owns(std::uint32_t slot) const noexcept {
-        const ClientSlot& mine = slot_of(slot);
-        return mine.attached.load(std::memory_order_relaxed) == 1 &&
-               mine.attached_ns == attached_ns && mine.job < kMaxJobs;
-    }
-
-    // In a forked child nothing is this process's, whether it was told or not.
-    bool usable() const noexcept {
-        return !faulted.load(std::memory_order_relaxed) &&
-               !abandoned.load(std::memory_order_relaxed) && getpid() == pid;
-    }
-
-    void fault(std::uint32_t slot) noexcept {
-        if (faulted.exchange(true) || getpid() != pid) return;
-        // Best effort without the lock: the next transition of anybody sees that this client
-        // neither submits nor waits, and moves the turn on.
-        if (owns(slot)) {
-            slot_of(slot).waits.store(0, std::memory_order_relaxed);
-            slot_of(slot).claims.store(0, std::memory_order_relaxed);
-        }
-    }
-
-    bool sweep_due(std::uint64_t now_ns) noexcept {
-        std::uint64_t last = swept_ns.load(std::memory_order_relaxed);
-        return now_ns >= last + kSweepPeriodNs &&
-               swept_ns.compare_exchange_strong(last, now_ns, std::memory_order_relaxed);
-    }
-
-    void note_job(std::uint32_t slot) noexcept {
-        const std::uint32_t index = slot_of(slot).job;
-        job_index.store(index, std::memory_order_relaxed);
-        job_key.store(mapping.get()->jobs[index].key, std::memory_order_relaxed);
-    }
-
-    // One try; kNotReady: the file was on its way out, try anew.
-    Status join(const Folder& folder, const DeviceUuid& device, const Joining& joining,
-                std::uint32_t& slot) noexcept {
-        Status status = open_or_create(folder, device, monotonic_ns() + kAttachBoundNs, mapping);
-        if (status != Status::kOk) return status;
-        Segment& segment = *mapping.get();
-        Transaction transaction(segment);
-        if (transaction.status() != Status::kOk) return transaction.status();
-        if (!consistent(segment, device.bytes)) return Status::kCorrupt;
-        if (segment.header.unlinked.load(std::memory_order_relaxed) != 0) {
-            // Its last client left; should it have died before the name was gone, finish that.
-            if (remove_name(mapping) == Status::kOk) return Status::kNotReady;
-            segment.header.unlinked.store(0, std::memory_order_relaxed);
-        }
-        const std::uint64_t now_ns = monotonic_ns();
-        reap_dead_clients(segment, kNoSlot, now_ns, transaction.wakes());
-        slot = take_free_slot(segment, life);
-        if (slot == kNoSlot) return Status::kFull;
-        note_links(transaction.lock());
-        status = attach_client(segment, slot, joining, now_ns, transaction.wakes());
-        if (status != Status::kOk) {
-            unlock_long_held(life);
-            note_links(transaction.lock());
-            return status;
-        }
-        attached_ns = slot_of(slot).attached_ns;
-        note_job(slot);
-        status = transaction.finish();
-        return status;
-    }
-
-    // Leaves in good order; false: the mapping must stay.
-    bool leave(std::uint32_t slot) noexcept {
-        Segment& segment = *mapping.get();
-        Transaction transaction(segment, slot);
-        if (transaction.status() != Status::kOk || !owns(slot)) return false;
-        detach_client(segment, slot, monotonic_ns(), transaction.wakes());
-        bool last = true;
-        for (const ClientSlot& client : segment.clients) {
-            last = last && client.attached.load(std::memory_order_relaxed) == 0;
-        }
-        if (last) {
-            segment.header.unlinked.store(1, std::memory_order_relaxed);
-            if (remove_name(mapping) != Status::kOk) {
-                segment.header.unlinked.store(0, std::memory_order_relaxed);
-            }
-        }
-        const bool unlocked = unlock_long_held(life);
-        note_links(transaction.lock());
-        return transaction.finish() == Status::kOk && unlocked;
-    }
-};
 
 std::unique_ptr<Client> Client::attach(const DeviceUuid& device, const JobIdentity& job,
                                        std::uint32_t ordinal, const Options& options,
@@ -142,235 +44,317 @@ std::unique_ptr<Client> Client::attach(const DeviceUuid& device, const JobIdenti
     if (job.key == 0) return nullptr;
     std::unique_ptr<Client> client(new (std::nothrow) Client);
     std::unique_ptr<State> state(new (std::nothrow) State);
-    if (client == nullptr || state == nullptr) return nullptr;
+    std::unique_ptr<Attachment> at(new (std::nothrow) Attachment);
+    if (client == nullptr || state == nullptr || at == nullptr) return nullptr;
 
-    Folder folder;
-    status = choose_folder(options.dir, true, folder);
+    status = choose_folder(options.dir, true, state->folder);
     if (status != Status::kOk) return nullptr;
 
-    Joining joining;
-    joining.job_key = job.key;
-    joining.job_name = name_of(job);
-    joining.pid = static_cast<std::uint32_t>(getpid());
-    joining.ordinal = ordinal;
-    joining.mode = options.mode;
-    joining.fixed_lease_ns = options.lease_ms * 1'000'000;
     state->pid = getpid();
+    state->thread = thread_id();
+    state->device = device;
+    state->set_job(job);
+    state->joining.pid = static_cast<std::uint32_t>(state->pid);
+    state->joining.ordinal = ordinal;
+    state->joining.mode = options.mode;
+    state->joining.fixed_lease_ns = options.lease_ms * 1'000'000;
+    state->joining.weight = static_cast<std::uint32_t>(options.weight);
 
-    const std::uint64_t deadline_ns = monotonic_ns() + kAttachBoundNs;
-    std::uint32_t slot = kNoSlot;
-    do {
-        status = state->join(folder, device, joining, slot);
-    } while (status == Status::kNotReady && monotonic_ns() < deadline_ns);
-    if (status != Status::kOk) {
-        // A life lock that was taken must stay mapped.
-        if (state->life.storage != nullptr) state->mapping.leak();
-        return nullptr;
-    }
-    client->slot_ = slot;
-    client->segment_ = state->mapping.get();
+    Status replaced = Status::kOk;
+    status = at->join(state->folder, device, state->joining, replaced);
+    if (status != Status::kOk) return nullptr;
+    state->replaced.store(replaced, std::memory_order_relaxed);
+    state->joined.store(1, std::memory_order_relaxed);
     client->state_ = std::move(state);
+    client->at_.store(at.release(), std::memory_order_release);
     return client;
 }
 
 Client::~Client() {
-    if (state_ == nullptr) return;
-    if (!state_->usable() || !state_->leave(slot_)) state_->mapping.leak();
+    Attachment* at = at_.load(std::memory_order_acquire);
+    const bool ours = state_ != nullptr && !state_->abandoned.load() && getpid() == state_->pid;
+    for (bool newest = true; at != nullptr; newest = false) {
+        Attachment* const older = at->older;
+        if (!ours) {
+            at->mapping.leak();
+        } else if (newest) {
+            at->leave();
+        } else if (at->life.storage != nullptr) {
+            at->mapping.leak();
+        }
+        delete at;
+        at = older;
+    }
+}
+
+// ------------------------------------------------------------------------------------------ faults
+
+// In a forked child nothing is this process's, whether it was told or not.
+Attachment* Client::usable_attachment() const noexcept {
+    Attachment* at = at_.load(std::memory_order_acquire);
+    return at->lost.load(std::memory_order_acquire) ||
+                   state_->abandoned.load(std::memory_order_relaxed) || getpid() != state_->pid
+               ? nullptr
+               : at;
+}
+
+bool Client::usable() const noexcept { return usable_attachment() != nullptr; }
+
+Attachment* Client::touchable() const noexcept {
+    Attachment* at = usable_attachment();
+    return at != nullptr && at->whole() ? at : nullptr;
+}
+
+Attachment* Client::touchable_or_fault() noexcept {
+    Attachment* at = usable_attachment();
+    if (at != nullptr && !at->whole()) {
+        fault(*at, Status::kCut);
+        return nullptr;
+    }
+    return at;
+}
+
+// A word of this process that its own threads sleep on.
+void Client::bump(std::atomic<std::uint32_t>& own) noexcept {
+    own.fetch_add(1, std::memory_order_release);
+    futex_wake_all(own);
+}
+
+// This client uses the segment no more, and unless it is this client alone that is concerned, nor
+// does anybody else.
+Wait Client::fault(Attachment& at, Status why) noexcept {
+    if (getpid() != state_->pid) return Wait::kFault;
+    // A second thread may be late, and what is held by then be a turn of the next segment.
+    if (at.lost.exchange(true)) return Wait::kFault;
+    // After `lost`: take() looks at that once it has written.
+    std::uint64_t held = held_.load(std::memory_order_seq_cst);
+    while ((held & kTurnJobMask) != 0 && !held_.compare_exchange_weak(held, over(held))) {
+    }
+    state_->fault.store(why, std::memory_order_relaxed);
+    // Reaped: by right when the attaching thread has ended, else its slot was overwritten.
+    const bool reaped =
+        why == Status::kDetached && syscall(SYS_tgkill, state_->pid, state_->thread, 0) != 0;
+    if (!reaped) at.give_up_for(why);
+    bump(state_->own_grant);
+    bump(state_->own_notice);
+    return Wait::kFault;
+}
+
+// ------------------------------------------------------------------------------------- transitions
+
+// The claim was seen in the segment, under turn `word`; `before` is what held_ was then. False: it
+// is not so any more.
+//
+// Also the guard of a thread that was stopped inside a transition while the others gave the segment
+// up: it goes on, stores the turn word and comes here. If the mark is seen, before held_ is set or
+// after, it ends here. If not, the mark is set later than held_, this client's notice is added to
+// later still, and look(), which looks for the mark before the word, ends the holding.
+bool Client::take(Attachment& at, std::uint64_t before, std::uint64_t word) noexcept {
+    if (given_up(at.segment())) return false;
+    if (before != word) {
+        state_->claim_since_ns.store(monotonic_ns(), std::memory_order_relaxed);
+        if (!held_.compare_exchange_strong(before, word) && before != word) return false;
+    }
+    if (at.segment().arbitration.turn.word.load(std::memory_order_seq_cst) == word &&
+        at.mine().claims.load(std::memory_order_relaxed) == 1 && !given_up(at.segment()) &&
+        !at.lost.load(std::memory_order_seq_cst)) {
+        return true;
+    }
+    held_.compare_exchange_strong(word, over(word));
+    return false;
+}
+
+// After a wake: whoever granted the turn has written the claim, then the turn word is read twice
+// around it. A turn that this client has given back before is not taken this way: the claim may be
+// an old one, and its end in between would not be noticed.
+bool Client::take_lockless(Attachment& at) noexcept {
+    if (at.lost.load(std::memory_order_acquire) || !at.whole()) return false;
+    const std::uint64_t before = held_.load(std::memory_order_acquire);
+    const Turn& turn = at.segment().arbitration.turn;
+    const std::uint64_t word = turn.word.load(std::memory_order_acquire);
+    if ((word & kTurnJobMask) != at.job_index.load(std::memory_order_relaxed) + 1 ||
+        at.mine().claims.load(std::memory_order_acquire) != 1 ||
+        at.mine().attached.load(std::memory_order_relaxed) != 1) {
+        return false;
+    }
+    if (before != word && over(before) == over(word)) return false;
+    return take(at, before, word);
 }
 
 Wait Client::acquire(std::uint64_t deadline_ns) noexcept {
     State& state = *state_;
-    if (!state.usable()) return Wait::kFault;
-    if (state.aborted.load(std::memory_order_acquire)) return Wait::kAborted;
-    if (holding()) return Wait::kGranted;
+    Attachment* const here = touchable_or_fault();
+    if (here == nullptr) return Wait::kFault;
+    Attachment& at = *here;
+    const std::uint32_t let_gos = state.let_gos.load(std::memory_order_acquire);
+    const auto aborted = [&] {
+        return state.aborted.load(std::memory_order_acquire) ||
+               state.let_gos.load(std::memory_order_acquire) != let_gos;
+    };
+    if (aborted()) return Wait::kAborted;
+    ClientSlot& mine = at.mine();
+    const Turn& turn = at.segment().arbitration.turn;
+    if (holding() &&
+        held_.load(std::memory_order_acquire) == turn.word.load(std::memory_order_acquire)) {
+        return Wait::kGranted;
+    }
 
-    ClientSlot& mine = segment_->clients[slot_];
     bool waiting = false;  // counted in waiting_threads
+    const auto stop_waiting = [&] {
+        if (waiting) at.waiting_threads.fetch_sub(1);
+        waiting = false;
+    };
+    const auto granted_now = [&] {
+        stop_waiting();
+        if (state.stalled.load(std::memory_order_relaxed)) {
+            mine.stalled_ns.store(0, std::memory_order_release);
+            state.stalled.store(false, std::memory_order_release);
+        }
+        return Wait::kGranted;
+    };
+    Status why = Status::kOk;
+    // Also when nothing is waited for: a dead neighbour makes this job look contended.
+    bool dead_seen = turn.active_jobs.load(std::memory_order_acquire) > 1 && dead_around(at);
     for (;;) {
-        std::uint32_t seen = 0;
+        std::uint32_t grant = 0;
         std::uint64_t wake_ns = 0;
+        const std::uint32_t own = state.own_grant.load(std::memory_order_acquire);
         {
-            Transaction transaction(*segment_, slot_);
-            if (transaction.status() != Status::kOk || !state.owns(slot_)) break;
+            Transaction transaction(at.segment(), at.slot);
+            why = transaction.status();
+            if (why == Status::kOk && !at.owns()) why = Status::kDetached;
+            if (why != Status::kOk) break;
             Wakes& wakes = transaction.wakes();
+            Segment& segment = at.segment();
             const std::uint64_t now_ns = monotonic_ns();
-            const auto stop_waiting = [&] {
-                if (waiting) --state.waiting_threads;
-                waiting = false;
-            };
-            if (state.aborted.load(std::memory_order_acquire)) {
+            if (aborted()) {
                 stop_waiting();
-                if (state.waiting_threads == 0) {
-                    withdraw(*segment_, slot_, now_ns, wakes);
+                if (at.waiting_threads.load() == 0) {
+                    withdraw(segment, at.slot, now_ns, wakes);
                     // A turn that came for these threads only.
-                    if (!holding()) crossover::release(*segment_, slot_, now_ns, wakes);
+                    if (held_.load() != turn.word.load(std::memory_order_relaxed)) {
+                        crossover::release(segment, at.slot, now_ns, wakes);
+                    }
                 }
+                why = transaction.finish();
+                if (why != Status::kOk) break;
                 return Wait::kAborted;
             }
-            expire(*segment_, now_ns, wakes);
-            // Also when nothing is waited for: a dead neighbour makes this job look contended.
-            if (contended() && state.sweep_due(now_ns)) {
-                reap_dead_clients(*segment_, slot_, now_ns, wakes);
+            expire(segment, now_ns, wakes);
+            if (dead_seen) {
+                state.counts.sweeps.fetch_add(1, std::memory_order_relaxed);
+                reap_dead_clients(segment, at.slot, now_ns, wakes);
             }
-            bool granted = request(*segment_, slot_, now_ns, wakes);
-            if (!granted && reap_dead_holders(*segment_, slot_, now_ns, wakes) != 0) {
+            bool granted = request(segment, at.slot, now_ns, wakes);
+            if (!granted && reap_dead_holders(segment, at.slot, now_ns, wakes) != 0) {
                 // Where one died there may be more, and each would get its turn before it is found.
-                reap_dead_clients(*segment_, slot_, now_ns, wakes);
+                reap_dead_clients(segment, at.slot, now_ns, wakes);
                 granted = mine.claims.load(std::memory_order_relaxed) != 0;
             }
             if (granted) {
-                stop_waiting();
-                const std::uint64_t word =
-                    segment_->arbitration.turn.word.load(std::memory_order_relaxed);
-                if (held_word_.exchange(word, std::memory_order_release) != word) {
-                    state.claim_since_ns = now_ns;
-                }
-                return transaction.finish() == Status::kOk ? Wait::kGranted : fault();
+                const std::uint64_t word = turn.word.load(std::memory_order_relaxed);
+                const bool taken = take(at, held_.load(), word);
+                why = transaction.finish();
+                if (!taken && why == Status::kOk) continue;
+                if (why != Status::kOk) break;
+                return granted_now();
             }
             if (now_ns >= deadline_ns) {
                 stop_waiting();
-                if (state.waiting_threads == 0) withdraw(*segment_, slot_, now_ns, wakes);
+                if (at.waiting_threads.load() == 0) withdraw(segment, at.slot, now_ns, wakes);
+                why = transaction.finish();
+                if (why != Status::kOk) break;
                 return Wait::kTimedOut;
             }
-            if (!waiting) ++state.waiting_threads;
+            if (!waiting) at.waiting_threads.fetch_add(1);
             waiting = true;
-            seen = mine.grant.load(std::memory_order_acquire);
-            wake_ns = std::min({deadline_ns, lease_end_ns(*segment_), now_ns + kLookPeriodNs});
+            grant = mine.grant.load(std::memory_order_acquire);
+            wake_ns = std::min(deadline_ns, lease_end_ns(segment));
         }
-        futex_wait(mine.grant, seen, wake_ns);
-        if (!state.usable()) break;
+        sleep_for_turn(at, grant, own, wake_ns, dead_seen);
+        if (!usable() || &at != at_.load(std::memory_order_acquire)) {
+            why = Status::kGivenUp;
+            break;
+        }
+        if (!dead_seen && !aborted() && take_lockless(at)) {
+            state.counts.lockless.fetch_add(1, std::memory_order_relaxed);
+            return granted_now();
+        }
     }
-    return fault();
+    stop_waiting();
+    return fault(at, why);
 }
 
 std::uint64_t Client::release() noexcept {
-    State& state = *state_;
-    if (held_word_.load(std::memory_order_acquire) == 0 || !state.usable()) return 0;
-    Transaction transaction(*segment_, slot_);
-    if (transaction.status() != Status::kOk || !state.owns(slot_)) {
-        fault();
+    std::uint64_t word = held_.load(std::memory_order_acquire);
+    if ((word & kTurnJobMask) == 0) return 0;
+    Attachment* const at = touchable_or_fault();
+    if (at == nullptr) return 0;
+    Transaction transaction(at->segment(), at->slot);
+    if (transaction.status() != Status::kOk || !at->owns()) {
+        fault(*at, transaction.status() != Status::kOk ? transaction.status() : Status::kDetached);
         return 0;
     }
     const std::uint64_t now_ns = monotonic_ns();
-    const std::uint64_t word = held_word_.exchange(0, std::memory_order_acq_rel);
-    if (word == 0) return 0;
+    word = held_.load(std::memory_order_acquire);
+    if ((word & kTurnJobMask) == 0) return 0;
+    const std::uint64_t since_ns = state_->claim_since_ns.load(std::memory_order_relaxed);
     // After an expiry a claim there is belongs to threads that wait for the next turn.
-    if (word == segment_->arbitration.turn.word.load(std::memory_order_relaxed)) {
-        crossover::release(*segment_, slot_, now_ns, transaction.wakes());
+    if (word == at->segment().arbitration.turn.word.load(std::memory_order_relaxed)) {
+        crossover::release(at->segment(), at->slot, now_ns, transaction.wakes());
     }
-    return now_ns - state.claim_since_ns;
-}
-
-bool Client::usable() const noexcept { return state_->usable(); }
-
-Wait Client::fault() noexcept {
-    held_word_.store(0, std::memory_order_release);
-    state_->fault(slot_);
-    return Wait::kFault;
+    // Fails where a waiting thread has taken the next turn meanwhile.
+    held_.compare_exchange_strong(word, over(word));
+    if (const Status finished = transaction.finish(); finished != Status::kOk) {
+        fault(*at, finished);
+    }
+    return now_ns - std::min(now_ns, since_ns);
 }
 
 void Client::let_go() noexcept {
     state_->aborted.store(true, std::memory_order_release);
-    if (!state_->usable()) return;
-    ClientSlot& mine = segment_->clients[slot_];
-    mine.grant.fetch_add(1, std::memory_order_release);
-    futex_wake_all(mine.grant);
+    state_->let_gos.fetch_add(1, std::memory_order_release);
+    if (getpid() != state_->pid) return;
+    bump(state_->own_grant);
+    if (!futex_many_refused()) return;
+    if (Attachment* at = touchable()) bump(at->mine().grant);
 }
 
 void Client::allow() noexcept { state_->aborted.store(false, std::memory_order_release); }
 
 Status Client::rekey(const JobIdentity& job) noexcept {
     if (job.key == 0) return Status::kSystem;
-    if (!state_->usable()) return Status::kDetached;
-    Transaction transaction(*segment_, slot_);
-    if (transaction.status() != Status::kOk || !state_->owns(slot_)) {
-        fault();
-        return transaction.status() != Status::kOk ? transaction.status() : Status::kDetached;
+    if (state_->abandoned.load() || getpid() != state_->pid) return Status::kDetached;
+    const std::lock_guard<std::mutex> guard(state_->moving);
+    Attachment* const at = touchable_or_fault();
+    if (at == nullptr) {
+        // It joins the next segment under this job.
+        state_->set_job(job);
+        return Status::kOk;
     }
-    const Status status =
-        rekey_client(*segment_, slot_, job.key, name_of(job), monotonic_ns(), transaction.wakes());
-    if (status == Status::kOk && job.key != state_->job_key.load(std::memory_order_relaxed)) {
-        held_word_.store(0, std::memory_order_release);
-        state_->note_job(slot_);
+    Transaction transaction(at->segment(), at->slot);
+    Status status = transaction.status();
+    if (status == Status::kOk && !at->owns()) status = Status::kDetached;
+    if (status != Status::kOk) {
+        fault(*at, status);
+        return status;
     }
-    return status;
-}
-
-std::uint32_t Client::sleep(std::uint32_t seen, std::uint64_t deadline_ns) noexcept {
-    if (!state_->usable()) return seen;
-    const std::uint64_t now_ns = monotonic_ns();
-    if (contended() && state_->sweep_due(now_ns)) {
-        // A dead neighbour that nobody waits for would make this job look contended for ever.
-        Transaction transaction(*segment_, slot_);
-        if (transaction.status() != Status::kOk || !state_->owns(slot_)) {
-            fault();
-            return seen;
+    status = rekey_client(at->segment(), at->slot, job.key, name_of(job), monotonic_ns(),
+                          transaction.wakes());
+    if (status != Status::kOk) return status;
+    if (job.key != at->job_key.load(std::memory_order_relaxed)) {
+        at->note_job();
+        std::uint64_t held = held_.load();
+        while ((held & kTurnJobMask) != 0 && !held_.compare_exchange_weak(held, over(held))) {
         }
-        reap_dead_clients(*segment_, slot_, now_ns, transaction.wakes());
     }
-    futex_wait(segment_->clients[slot_].notice, seen, deadline_ns);
-    return notice();
-}
-
-std::uint32_t Client::notice() const noexcept {
-    return segment_->clients[slot_].notice.load(std::memory_order_acquire);
-}
-
-void Client::wake() noexcept {
-    if (!state_->usable()) return;
-    ClientSlot& mine = segment_->clients[slot_];
-    mine.notice.fetch_add(1, std::memory_order_release);
-    futex_wake_all(mine.notice);
-}
-
-void Client::set_phase(ClientPhase phase, std::uint64_t now_ns) noexcept {
-    if (state_->faulted.load(std::memory_order_relaxed)) return;
-    ClientSlot& mine = segment_->clients[slot_];
-    mine.phase.store(phase, std::memory_order_relaxed);
-    mine.phase_ns.store(now_ns, std::memory_order_relaxed);
-}
-
-void Client::count_window() noexcept {
-    if (state_->faulted.load(std::memory_order_relaxed)) return;
-    segment_->clients[slot_].windows.fetch_add(1, std::memory_order_relaxed);
-}
-
-void Client::count_crossing() noexcept {
-    if (state_->faulted.load(std::memory_order_relaxed)) return;
-    segment_->clients[slot_].crossings.fetch_add(1, std::memory_order_relaxed);
-}
-
-void Client::add_exposed(std::uint64_t ns) noexcept {
-    if (state_->faulted.load(std::memory_order_relaxed)) return;
-    segment_->clients[slot_].exposed_ns.fetch_add(ns, std::memory_order_relaxed);
-}
-
-void Client::add_communicated(std::uint64_t ns) noexcept {
-    if (state_->faulted.load(std::memory_order_relaxed)) return;
-    segment_->clients[slot_].communicated_ns.fetch_add(ns, std::memory_order_relaxed);
-}
-
-void Client::record(EventKind kind, std::uint64_t value, std::uint64_t now_ns) noexcept {
-    if (state_->faulted.load(std::memory_order_relaxed)) return;
-    EventRecord event;
-    event.time_ns = now_ns;
-    event.value = value;
-    event.kind = kind;
-    event.client = slot_ + 1;
-    event.job = static_cast<std::uint16_t>(state_->job_index.load(std::memory_order_relaxed) + 1);
-    event.job_key = state_->job_key.load(std::memory_order_relaxed);
-    append_event(*segment_, event);
-}
-
-void Client::set_mode(Mode mode) noexcept {
-    if (state_->faulted.load(std::memory_order_relaxed)) return;
-    segment_->clients[slot_].mode.store(static_cast<std::uint32_t>(mode),
-                                        std::memory_order_relaxed);
+    state_->set_job(job);
+    return Status::kOk;
 }
 
 void Client::abandon_after_fork() noexcept {
     state_->abandoned.store(true, std::memory_order_relaxed);
-    held_word_.store(0, std::memory_order_release);
+    held_.store(0, std::memory_order_release);
 }
 
 }  // namespace crossover

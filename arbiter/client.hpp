@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// One process's attachment to one device's segment: the only way the library (shim/) touches shared
-// state. No CUDA, no window inference. Nothing here throws, exits, prints or installs anything.
+// One process as a client of one device: the only way the library (shim/) touches shared state. A
+// client outlives the segment it is attached to: when that is found faulty, all its clients move to
+// a new one. No CUDA, no window inference. Nothing here throws, exits, prints or installs anything.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
 
+#include "arbiter/futex.hpp"
 #include "crossover/events.hpp"
 #include "crossover/layout.hpp"
 #include "crossover/options.hpp"
@@ -30,6 +32,24 @@ enum class Wait : std::uint32_t {
     kFault,    // the segment is unusable or this client was reaped: go on ungated
 };
 
+// The turn of the device as it looks from outside, for people.
+struct TurnView {
+    std::uint32_t active_jobs = 0;
+    bool held = false;
+    char holder[kJobNameBytes] = {};
+    std::uint64_t since_ns = 0;  // when the holder's turn began
+};
+
+// How this client's waits for the turn went, for tests and benchmarks.
+struct WaitCounts {
+    std::atomic<std::uint64_t> sleeps{0};
+    std::atomic<std::uint64_t> looks{0};   // sleeps that ended by the period of looking alone
+    std::atomic<std::uint64_t> sweeps{0};  // looks at the life locks of all clients, under the lock
+    std::atomic<std::uint64_t> lockless{0};  // grants taken without the segment's lock
+};
+
+struct Attachment;
+
 class Client {
   public:
     // Attaches this process. Must be called on the thread that will hold the client's life lock and
@@ -43,22 +63,17 @@ class Client {
     Client(const Client&) = delete;
     Client& operator=(const Client&) = delete;
 
-    // --- read by every launch: one or two loads each, no write
-
-    // Another job is attached to the device.
-    bool contended() const noexcept {
-        return segment_->arbitration.turn.active_jobs.load(std::memory_order_acquire) > 1;
-    }
-    // Another job waits for the turn.
-    bool wanted() const noexcept {
-        return segment_->arbitration.turn.waiting_jobs.load(std::memory_order_acquire) != 0;
-    }
-    // This client submits under its job's present turn. False after release, expiry of the lease or
-    // a fault.
+    // This client submits under its job's present turn. False after release, or a fault. When the
+    // lease ends the turn, or the segment is given up, false from the moment on that a thread of
+    // this client is in sleep() or acquire() to see it: some microseconds after the others know.
+    // One load of process-local memory, for every launch.
     bool holding() const noexcept {
-        const std::uint64_t mine = held_word_.load(std::memory_order_acquire);
-        return mine != 0 && segment_->arbitration.turn.word.load(std::memory_order_acquire) == mine;
+        return (held_.load(std::memory_order_acquire) & kTurnJobMask) != 0;
     }
+    // Another job is attached to the device; another job waits for the turn. Both ask the kernel
+    // first whether the segment is still there (some 200 ns), and are false when it is not.
+    bool contended() const noexcept;
+    bool wanted() const noexcept;
 
     // --- transitions: any thread
 
@@ -70,8 +85,8 @@ class Client {
     // This client submits no more under the present turn; the turn moves on when no client of the
     // job does. Harmless when not holding. Returns the ns the claim lasted.
     std::uint64_t release() noexcept;
-    // Makes every waiting acquire() of this client return kAborted, and later ones until allow() is
-    // called.
+    // Makes every waiting acquire() of this client return kAborted, however soon allow() follows,
+    // and later ones until then.
     void let_go() noexcept;
     void allow() noexcept;
     // Moves the client to another job (its first communicator has told its name). The claim is
@@ -82,8 +97,12 @@ class Client {
 
     // Sleeps until notice() differs from `seen`, somebody calls wake(), or `deadline_ns`. Returns
     // the present notice value. Other clients add to it when a client comes or goes, when a job
-    // comes to wait for this client's turn, and when the lease has ended that turn. Returns at once
-    // when the client is not usable().
+    // comes to wait for this client's turn, and when the lease has ended that turn. A sleep of a
+    // second or more ends for a client that died, too: it is reaped, and the rest is told.
+    //
+    // After a fault this is also what joins the device anew, on the thread that attached: a second
+    // after the fault, then after twice as long each time, up to a minute. Until then it sleeps.
+    // In a forked child it returns at once.
     std::uint32_t sleep(std::uint32_t seen, std::uint64_t deadline_ns) noexcept;
     std::uint32_t notice() const noexcept;
     void wake() noexcept;
@@ -96,6 +115,9 @@ class Client {
     // Adds to the sums that status and compare show, in ns.
     void add_exposed(std::uint64_t ns) noexcept;
     void add_communicated(std::uint64_t ns) noexcept;
+    // A thread has waited past its bound since `since_ns`, at the place `site` of the program. It
+    // stays until the next grant.
+    void note_stall(const char* site, std::uint64_t since_ns) noexcept;
     void record(EventKind kind, std::uint64_t value, std::uint64_t now_ns) noexcept;
     void set_mode(Mode mode) noexcept;
 
@@ -103,18 +125,50 @@ class Client {
     // effect on the segment or the parent.
     void abandon_after_fork() noexcept;
 
-    const Segment& segment() const noexcept { return *segment_; }
-    std::uint32_t slot() const noexcept { return slot_; }
+    TurnView turn() const noexcept;
+    // The segment attached to last; for tests and tools, which must know that it is still there.
+    const Segment& segment() const noexcept;
+    std::uint32_t slot() const noexcept;
 
-    // False once a call has met a fault, or in a forked child: every acquire() returns kFault.
+    // False from a fault on until sleep() has joined the device anew, and in a forked child: every
+    // acquire() returns kFault.
     bool usable() const noexcept;
+    // Why the last call found the client unusable, and what was wrong with the file that attach()
+    // or sleep() found in this one's place and replaced; kOk: nothing.
+    Status fault_status() const noexcept;
+    Status replaced() const noexcept;
+    // How often the client has joined a segment.
+    std::uint32_t joined() const noexcept;
+    const WaitCounts& wait_counts() const noexcept;
+    // For tests: how long a wait for the turn sleeps at most before it looks for itself (0: as
+    // usual), and how long after a fault sleep() joins anew, the first time and at most, in ns.
+    void set_periods(std::uint64_t look_ns, std::uint64_t rejoin_ns,
+                     std::uint64_t longest_rejoin_ns) noexcept;
 
   private:
     Client() = default;
-    Wait fault() noexcept;
-    Segment* segment_ = nullptr;
-    std::uint32_t slot_ = 0;
-    std::atomic<std::uint64_t> held_word_{0};
+    Attachment* usable_attachment() const noexcept;
+    Attachment* touchable() const noexcept;
+    Attachment* touchable_or_fault() noexcept;
+    bool look(Attachment& at) noexcept;
+    bool take(Attachment& at, std::uint64_t before, std::uint64_t word) noexcept;
+    bool take_lockless(Attachment& at) noexcept;
+    bool sweep(Attachment& at) noexcept;
+    bool dead_around(Attachment& at) noexcept;
+    bool watch(Attachment& at, FutexWord* words, std::size_t room, std::size_t& count) noexcept;
+    void sleep_for_turn(Attachment& at, std::uint32_t grant, std::uint32_t own,
+                        std::uint64_t wake_ns, bool& dead_seen) noexcept;
+    FutexWait sleep_for_notice(Attachment& at, std::uint32_t shared, std::uint32_t own,
+                               std::uint64_t deadline_ns) noexcept;
+    void sleep_lost(std::uint64_t deadline_ns) noexcept;
+    bool rejoin() noexcept;
+    Wait fault(Attachment& at, Status why) noexcept;
+    void bump(std::atomic<std::uint32_t>& own) noexcept;
+
+    // The turn that this client submits under: the turn word, or with job bits 0 the last such turn
+    // and that it is over. Turn numbers only grow, in later segments too.
+    std::atomic<std::uint64_t> held_{0};
+    std::atomic<Attachment*> at_{nullptr};
     struct State;
     std::unique_ptr<State> state_;
 };

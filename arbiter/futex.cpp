@@ -10,11 +10,28 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 
 namespace crossover {
 namespace {
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
+
+// As the kernel has it (linux/futex.h from 5.16 on); older headers lack it.
+struct WaitvEntry {
+    std::uint64_t value = 0;
+    std::uint64_t address = 0;
+    std::uint32_t flags = 2;  // FUTEX_32, shared between processes
+    std::uint32_t reserved = 0;
+};
+static_assert(sizeof(WaitvEntry) == 24);
+#ifdef SYS_futex_waitv
+constexpr long kWaitvNumber = SYS_futex_waitv;
+#else
+constexpr long kWaitvNumber = 449;  // the same on every architecture
+#endif
+
+std::atomic<bool> many_refused{false};
 
 timespec to_timespec(std::uint64_t ns) noexcept {
     // The kernel refuses seconds beyond its own limit; a deadline "never" must not become an error.
@@ -26,6 +43,23 @@ const std::uint32_t* address_of(const std::atomic<std::uint32_t>& word) noexcept
     return reinterpret_cast<const std::uint32_t*>(&word);
 }
 
+// Of a call that the kernel has answered with an errno it may answer in good order.
+bool ended_by(int error, FutexWait& result) noexcept {
+    switch (error) {
+        case EAGAIN:
+            result = FutexWait::kWoken;
+            return true;
+        case ETIMEDOUT:
+            result = FutexWait::kTimedOut;
+            return true;
+        case EFAULT:
+            result = FutexWait::kGone;
+            return true;
+        default:
+            return false;
+    }
+}
+
 }  // namespace
 
 std::uint64_t monotonic_ns() noexcept {
@@ -35,28 +69,62 @@ std::uint64_t monotonic_ns() noexcept {
            static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-bool futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
-                std::uint64_t deadline_ns) noexcept {
+FutexWait futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
+                     std::uint64_t deadline_ns) noexcept {
     const timespec deadline = to_timespec(deadline_ns);
-    while (word.load(std::memory_order_acquire) == seen) {
+    for (;;) {
         const long rc = syscall(SYS_futex, address_of(word), FUTEX_WAIT_BITSET, seen, &deadline,
                                 nullptr, FUTEX_BITSET_MATCH_ANY);
-        if (rc == 0 || errno == EAGAIN || errno == EINTR) {
-            // A wake without a change of the word is possible; the deadline bounds the loop.
-            if (monotonic_ns() >= deadline_ns) break;
-            continue;
-        }
-        if (errno == ETIMEDOUT) break;
+        FutexWait result = FutexWait::kWoken;
+        if (rc == 0 || ended_by(errno, result)) return result;
+        const bool interrupted = errno == EINTR;
         const std::uint64_t now = monotonic_ns();
-        if (now >= deadline_ns) break;
+        if (now >= deadline_ns) return FutexWait::kTimedOut;
+        if (interrupted) continue;
+        if (word.load(std::memory_order_acquire) != seen) return FutexWait::kWoken;
         const timespec step = to_timespec(std::min<std::uint64_t>(deadline_ns - now, 1'000'000));
         nanosleep(&step, nullptr);
     }
-    return word.load(std::memory_order_acquire) != seen;
+}
+
+FutexWait futex_wait_many(const FutexWord* words, std::size_t count,
+                          std::uint64_t deadline_ns) noexcept {
+    if (many_refused.load(std::memory_order_relaxed)) return FutexWait::kRefused;
+    std::array<WaitvEntry, kMostFutexWords> entries;
+    count = std::min(count, entries.size());
+    for (std::size_t i = 0; i < count; ++i) {
+        entries[i].value = words[i].seen;
+        entries[i].address = reinterpret_cast<std::uintptr_t>(words[i].word);
+    }
+    const timespec deadline = to_timespec(deadline_ns);
+    for (;;) {
+        const long rc = syscall(kWaitvNumber, entries.data(), static_cast<unsigned>(count), 0U,
+                                &deadline, CLOCK_MONOTONIC);
+        FutexWait result = FutexWait::kWoken;
+        if (rc >= 0 || ended_by(errno, result)) return result;
+        if (errno == ENOMEM) return FutexWait::kRefused;  // this time only
+        if (errno != EINTR) {
+            many_refused.store(true, std::memory_order_relaxed);
+            return FutexWait::kRefused;
+        }
+        if (monotonic_ns() >= deadline_ns) return FutexWait::kTimedOut;
+    }
+}
+
+bool futex_many_refused() noexcept { return many_refused.load(std::memory_order_relaxed); }
+
+void refuse_futex_many(bool refused) noexcept {
+    many_refused.store(refused, std::memory_order_relaxed);
 }
 
 void futex_wake_all(const std::atomic<std::uint32_t>& word) noexcept {
     syscall(SYS_futex, address_of(word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+bool futex_reachable(const std::atomic<std::uint32_t>& word) noexcept {
+    // Waking nobody makes the kernel look for the page behind the word.
+    return syscall(SYS_futex, address_of(word), FUTEX_WAKE, 0, nullptr, nullptr, 0) >= 0 ||
+           errno != EFAULT;
 }
 
 }  // namespace crossover

@@ -3,6 +3,7 @@
 #include "arbiter/job_identity.hpp"
 
 #include <stdio.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstring>
@@ -19,6 +20,7 @@ struct Variable {
     bool required = true;
     bool in_key = true;           // else it only has to be there
     const char* unset = nullptr;  // a value that means "not set"
+    bool is_address = false;      // of a host, perhaps with ":" and a port
 };
 
 struct Source {
@@ -31,17 +33,21 @@ constexpr Source kSources[] = {
     {IdentitySource::kNamed, "CROSSOVER_JOB", {{"CROSSOVER_JOB"}, {}, {}}},
     {IdentitySource::kTorchrun,
      "torchrun",
-     {{"TORCHELASTIC_RUN_ID", true, true, "none"}, {"MASTER_ADDR", false}, {"MASTER_PORT", false}}},
+     {{"TORCHELASTIC_RUN_ID", true, true, "none"},
+      {"MASTER_ADDR", false, true, nullptr, true},
+      {"MASTER_PORT", false}}},
     {IdentitySource::kMaster,
      "master",
-     {{"MASTER_ADDR"}, {"MASTER_PORT"}, {"WORLD_SIZE", true, false}}},
+     {{"MASTER_ADDR", true, true, nullptr, true}, {"MASTER_PORT"}, {"WORLD_SIZE", true, false}}},
     {IdentitySource::kHorovod,
      "horovod",
-     {{"HOROVOD_GLOO_RENDEZVOUS_ADDR"}, {"HOROVOD_GLOO_RENDEZVOUS_PORT"}, {}}},
+     {{"HOROVOD_GLOO_RENDEZVOUS_ADDR", true, true, nullptr, true},
+      {"HOROVOD_GLOO_RENDEZVOUS_PORT"},
+      {}}},
     {IdentitySource::kPmix, "pmix", {{"PMIX_NAMESPACE"}, {}, {}}},
     {IdentitySource::kOpenMpi, "openmpi", {{"OMPI_MCA_ess_base_jobid"}, {}, {}}},
     {IdentitySource::kPmi, "pmi", {{"PMI_JOBID"}, {}, {}}},
-    {IdentitySource::kPmi, "hydra", {{"PMI_PORT"}, {}, {}}},
+    {IdentitySource::kPmi, "hydra", {{"PMI_PORT", true, true, nullptr, true}, {}, {}}},
     {IdentitySource::kPals, "pals", {{"PALS_APID"}, {}, {}}},
     {IdentitySource::kFlux, "flux", {{"FLUX_JOB_ID"}, {}, {}}},
     {IdentitySource::kSlurm, "slurm", {{"SLURM_JOB_ID"}, {"SLURM_STEP_ID"}, {}}},
@@ -58,6 +64,24 @@ std::uint64_t add_to_key(std::uint64_t key, const char* text) noexcept {
     return hash_bytes(text, std::strlen(text) + 1, key);  // with the zero: "a","bc" is not "ab","c"
 }
 
+bool begins(const char* text, const char* with) noexcept {
+    return std::strncmp(text, with, std::strlen(with)) == 0;
+}
+
+bool is_loopback(const char* address) noexcept {
+    return begins(address, "127.") || begins(address, "::1") || begins(address, "[::1]") ||
+           std::strcmp(address, "localhost") == 0 || begins(address, "localhost:");
+}
+
+// A loopback address means something within one network namespace only: in two containers it is the
+// same text and two jobs. 0 where the system does not tell.
+std::uint64_t own_network() noexcept {
+    struct stat info {};
+    if (stat("/proc/self/ns/net", &info) != 0) return 0;
+    const std::uint64_t parts[] = {info.st_dev, info.st_ino};
+    return hash_bytes(reinterpret_cast<const char*>(parts), sizeof parts);
+}
+
 bool try_source(const Source& source, EnvironmentLookup lookup, JobIdentity& identity) noexcept {
     JobIdentity made;
     made.key = hash_bytes(source.label, std::strlen(source.label) + 1);
@@ -69,6 +93,11 @@ bool try_source(const Source& source, EnvironmentLookup lookup, JobIdentity& ide
         if (value == nullptr && variable.required) return false;
         if (!variable.in_key) continue;
         made.key = add_to_key(made.key, value != nullptr ? value : "");
+        if (variable.is_address && value != nullptr && is_loopback(value)) {
+            const std::uint64_t network = own_network();
+            made.key =
+                hash_bytes(reinterpret_cast<const char*>(&network), sizeof network, made.key);
+        }
         if (value == nullptr) continue;
         const int length =
             snprintf(text + used, sizeof text - used, "%s%s", used == 0 ? "" : ":", value);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which job a process belongs to, from its environment alone: the same answer in every rank on
-// every node. Pure: no system call, no allocation. The communicator's id is another source; who has
-// it calls identity_from_bytes().
+// Which job a process belongs to, from its environment: the same answer in every rank on every
+// node. A loopback address counts together with the network namespace that it belongs to; apart
+// from that no system call. No allocation. The communicator's id is another source; who has it
+// calls identity_from_bytes().
 #pragma once
 
 #include <cstddef>

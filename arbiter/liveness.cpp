@@ -21,6 +21,7 @@ bool is_dead(ClientSlot& client) noexcept {
             return true;
         case LockResult::kBusy:
         case LockResult::kTimedOut:
+        case LockResult::kGone:
         case LockResult::kCorrupt:  // cannot be told; its lease bounds what it holds
             return false;
     }
@@ -42,6 +43,28 @@ std::uint32_t reap(Segment& segment, std::uint32_t self, std::size_t job, std::u
 }
 
 }  // namespace
+
+std::size_t watch_clients(Segment& segment, std::uint32_t self, FutexWord* words, std::size_t room,
+                          bool& gone) noexcept {
+    gone = false;
+    std::size_t count = 0;
+    // From the next slot on: where there are more clients than room, each is left out by few.
+    for (std::uint32_t step = 1; step < kMaxClients && count < room; ++step) {
+        ClientSlot& client = segment.clients[(self + step) % kMaxClients];
+        if (client.attached.load(std::memory_order_acquire) == 0) continue;
+        switch (watch(client.life, words[count])) {
+            case LockWatch::kHeld:
+                ++count;
+                break;
+            case LockWatch::kFree:
+                gone = true;
+                break;
+            case LockWatch::kCorrupt:
+                break;
+        }
+    }
+    return count;
+}
 
 std::uint32_t take_free_slot(Segment& segment, HeldLock& life) noexcept {
     for (std::uint32_t slot = 0; slot < kMaxClients; ++slot) {

@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -39,6 +41,8 @@ struct Mappable {
         return ipc::ipcdetail::mapping_handle_from_file_handle(descriptor);
     }
 };
+
+constexpr int kRemovalTries = 20;  // a millisecond apart
 
 Status status_of(int error) noexcept {
     switch (error) {
@@ -89,8 +93,8 @@ Status check_head(int descriptor, const struct stat& file) noexcept {
     std::uint32_t version = 0;
     std::memcpy(&magic, bytes + offsetof(Header, magic), sizeof magic);
     std::memcpy(&version, bytes + offsetof(Header, version), sizeof version);
-    if (magic != kSegmentMagic) return version == 0 ? Status::kNotReady : Status::kCorrupt;
-    if (version == 0) return Status::kNotReady;
+    // A file gets its name when it is complete, so none is still being made.
+    if (magic != kSegmentMagic || version == 0) return Status::kCorrupt;
     if (version != kLayoutVersion) return Status::kWrongVersion;
     return static_cast<std::uint64_t>(file.st_size) == sizeof(Segment) ? Status::kOk
                                                                        : Status::kCorrupt;
@@ -116,6 +120,9 @@ Status fill(Segment& segment, const DeviceUuid& device) noexcept {
     std::memcpy(segment.header.device_uuid, device.bytes, sizeof device.bytes);
     segment.header.boot = boot_identity();
     segment.arbitration.round = 1;
+    // Turns are numbered from the clock on, so that none has the number of one in a segment that
+    // this one replaces.
+    segment.arbitration.turn.word.store(monotonic_ns() / 1000 << 16, std::memory_order_relaxed);
     if (!make_lock(segment.arbitration.lock)) return Status::kSystem;
     for (ClientSlot& client : segment.clients) {
         if (!make_lock(client.life)) return Status::kSystem;
@@ -172,13 +179,16 @@ struct SegmentOpener {
         struct stat info {};
         if (fstat(file.get(), &info) != 0) return status_of(errno);
         if (const Status status = check_file(folder, info); status != Status::kOk) return status;
-        if (const Status status = check_head(file.get(), info); status != Status::kOk) {
-            return status;
+        const Status status = check_head(file.get(), info);
+        const bool replaceable = status == Status::kCorrupt && writable;
+        if (status != Status::kOk && !replaceable) return status;
+        std::unique_ptr<MappedSegment::Region> region;
+        if (static_cast<std::uint64_t>(info.st_size) >= sizeof(Segment)) {
+            region = map_file(file.get(), writable);
+            if (region == nullptr) return Status::kSystem;
         }
-        std::unique_ptr<MappedSegment::Region> region = map_file(file.get(), writable);
-        if (region == nullptr) return Status::kSystem;
         take(std::move(region), writable, info);
-        return Status::kOk;
+        return status;
     }
 
     // kOk: made, mapped and named. kNotReady: somebody else was first.
@@ -224,14 +234,15 @@ struct SegmentOpener {
         out.inode_ = info.st_ino;
     }
 
-    // A file that outlived a restart of the machine: its locks may be held by nobody. Exactly one
-    // of those who see it removes the name; the others come back to what it makes instead.
+    // A file that outlived a restart of the machine: its locks may be held by nobody. Who has it
+    // open already sees the mark.
     bool replaced_after_restart() const noexcept {
         Header& header = out.get()->header;
         const std::uint64_t boot = boot_identity();
         if (boot == 0 || header.boot == 0 || header.boot == boot) return false;
-        std::uint32_t named = 0;
-        if (header.unlinked.compare_exchange_strong(named, 1)) unlink(out.path_);
+        SegmentEnd in_use = SegmentEnd::kInUse;
+        header.end.compare_exchange_strong(in_use, SegmentEnd::kLeft);
+        remove_name(out);
         out.reset();
         return true;
     }
@@ -280,9 +291,31 @@ void MappedSegment::leak() noexcept {
 
 void MappedSegment::reset() noexcept { region_.reset(); }
 
+void MappedSegment::blank() const noexcept {
+    if (region_ == nullptr) return;
+    mmap(region_->mapping.get_address(), region_->mapping.get_size(),
+         PROT_READ | (writable_ ? PROT_WRITE : 0), MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+}
+
+bool MappedSegment::is(const struct stat& file) const noexcept {
+    return file.st_dev == device_ && file.st_ino == inode_;
+}
+
+bool MappedSegment::lost_name() const noexcept {
+    struct stat info {};
+    if (lstat(path_, &info) == 0) return info.st_dev == device_ && info.st_ino != inode_;
+    if (errno != ENOENT) return false;
+    char folder[sizeof path_];
+    std::memcpy(folder, path_, sizeof folder);
+    char* const slash = std::strrchr(folder, '/');
+    if (slash == nullptr) return false;
+    *slash = '\0';
+    return lstat(folder, &info) == 0 && info.st_dev == device_;
+}
+
 bool MappedSegment::is_named() const noexcept {
     struct stat info {};
-    return lstat(path_, &info) == 0 && info.st_dev == device_ && info.st_ino == inode_;
+    return lstat(path_, &info) == 0 && is(info);
 }
 
 Status open_or_create(const Folder& folder, const DeviceUuid& device, std::uint64_t deadline_ns,
@@ -301,8 +334,26 @@ Status open_read_only(const Folder& folder, const char* path, MappedSegment& seg
 }
 
 Status remove_name(const MappedSegment& segment) noexcept {
-    if (!segment.is_named()) return Status::kOk;
-    return unlink(segment.path()) == 0 || errno == ENOENT ? Status::kOk : status_of(errno);
+    for (int tries = 0; tries < kRemovalTries; ++tries) {
+        if (!segment.is_named()) return Status::kOk;
+        const UniqueDescriptor file(
+            open(segment.path(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+        if (file.get() < 0) {
+            if (errno == ENOENT) return Status::kOk;
+            return status_of(errno);
+        }
+        struct stat info {};
+        if (fstat(file.get(), &info) != 0) return status_of(errno);
+        if (!segment.is(info)) return Status::kOk;
+        // Where the file system has no such locks, the moment between look and removal is the risk.
+        if (flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+            pause_briefly();
+            continue;
+        }
+        if (!segment.is_named()) return Status::kOk;
+        return unlink(segment.path()) == 0 || errno == ENOENT ? Status::kOk : status_of(errno);
+    }
+    return Status::kNotReady;
 }
 
 }  // namespace crossover

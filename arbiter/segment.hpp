@@ -3,6 +3,7 @@
 // turns. Trusts no folder and no file before it has looked at owner, mode, type, size and version.
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <cstddef>
@@ -56,8 +57,15 @@ class MappedSegment {
     // Keeps the mapping until the process ends.
     void leak() noexcept;
     void reset() noexcept;
+    // The file was cut short: puts empty memory in its place, at the same address, so that threads
+    // which still look there read zeros. Any thread.
+    void blank() const noexcept;
     // Whether the file's name still leads to this file.
     bool is_named() const noexcept;
+    // Whether it was removed or replaced. False where that cannot be told: the folder is out of
+    // reach (after chroot, or without the rights it was opened with).
+    bool lost_name() const noexcept;
+    bool is(const struct stat& file) const noexcept;
 
   private:
     friend struct SegmentOpener;
@@ -70,16 +78,20 @@ class MappedSegment {
 };
 
 // Opens the device's segment, or makes it: complete and under its final name at once, its space
-// allocated, so that a full disk is kNoSpace now and not SIGBUS later. Waits at most until
-// `deadline_ns` for one that is not ready. The caller checks Header::unlinked under the lock.
+// allocated, so that a full disk is kNoSpace now and not SIGBUS later. Tries until `deadline_ns`
+// while others make and remove it (kNotReady). The caller checks Header::end under the lock.
+//   kCorrupt  a file of ours whose size or head is not a segment's. `segment` is that file, for
+//             remove_name(), and is mapped where it is long enough, for give_up()
+//   kForeign  owner, mode or type is not trusted: left as it is
 Status open_or_create(const Folder& folder, const DeviceUuid& device, std::uint64_t deadline_ns,
                       MappedSegment& segment) noexcept;
 
 // For tools: reads only, changes nothing, makes nothing. `path` as given by list_segments().
 Status open_read_only(const Folder& folder, const char* path, MappedSegment& segment) noexcept;
 
-// Removes the segment's name if it still leads to this segment. To be called under the segment's
-// lock; only then nobody else removes or replaces it.
+// Removes the segment's name if it still leads to this segment (kOk also if not). Whoever removes
+// a name holds an flock of that very file meanwhile, so that nobody removes what another has made
+// in its place. kNotReady: somebody else is at it.
 Status remove_name(const MappedSegment& segment) noexcept;
 
 struct SegmentFile {

@@ -7,9 +7,9 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <new>
@@ -22,6 +22,8 @@
 
 namespace crossover {
 namespace {
+
+constexpr std::uint64_t kLookPeriodNs = 20'000'000;
 
 static_assert(sizeof(pthread_mutex_t) <= 64 && alignof(pthread_mutex_t) <= 64);
 
@@ -96,25 +98,51 @@ LockResult try_lock(std::byte* storage, HeldLock& held) noexcept {
     return result_of(pthread_mutex_trylock(mutex), storage, held);
 }
 
-LockResult lock_until(std::byte* storage, std::uint64_t deadline_ns, HeldLock& held) noexcept {
-    LockResult result = try_lock(storage, held);
-    if (result != LockResult::kBusy) return result;
-#ifdef __SANITIZE_THREAD__
-    // The sanitizer of GCC 12 does not see pthread_mutex_clocklock, nor owner death in a timed
-    // lock.
-    while (result == LockResult::kBusy) {
-        if (monotonic_ns() >= deadline_ns) return LockResult::kTimedOut;
-        const timespec step{0, 20'000};
-        nanosleep(&step, nullptr);
-        result = try_lock(storage, held);
+LockWatch watch(std::byte* storage, FutexWord& word) noexcept {
+    pthread_mutex_t* mutex = mutex_of(storage);
+    if (!kind_is_ours(mutex)) return LockWatch::kCorrupt;
+    static_assert(sizeof mutex->__data.__lock == sizeof(std::atomic<std::uint32_t>));
+    auto* shared = reinterpret_cast<std::atomic<std::uint32_t>*>(&mutex->__data.__lock);
+    std::uint32_t value = shared->load(std::memory_order_relaxed);
+    for (;;) {
+        // A bit set on a word that nobody owns would never be cleared by its owner.
+        if ((value & FUTEX_TID_MASK) == 0 || (value & FUTEX_OWNER_DIED) != 0) {
+            return LockWatch::kFree;
+        }
+        if ((value & FUTEX_WAITERS) != 0 ||
+            shared->compare_exchange_weak(value, value | FUTEX_WAITERS)) {
+            word = {shared, value | FUTEX_WAITERS};
+            return LockWatch::kHeld;
+        }
     }
-    return result;
-#else
-    const timespec deadline{static_cast<time_t>(deadline_ns / 1'000'000'000),
-                            static_cast<long>(deadline_ns % 1'000'000'000)};
-    return result_of(pthread_mutex_clocklock(mutex_of(storage), CLOCK_MONOTONIC, &deadline),
-                     storage, held);
-#endif
+}
+
+// Not libc's own timed lock: that aborts the process when the memory goes while it waits.
+LockResult lock_until(std::byte* storage, std::uint64_t deadline_ns, HeldLock& held) noexcept {
+    bool slept = false;
+    for (;;) {
+        const LockResult result = try_lock(storage, held);
+        if (result == LockResult::kLocked || result == LockResult::kOwnerDied) {
+            if (slept) {
+                // Others may sleep still, and whoever woke this thread woke no other.
+                std::atomic_ref<int>(mutex_of(storage)->__data.__lock)
+                    .fetch_or(static_cast<int>(FUTEX_WAITERS), std::memory_order_relaxed);
+            }
+            return result;
+        }
+        if (result != LockResult::kBusy) return result;
+        const std::uint64_t now_ns = monotonic_ns();
+        if (now_ns >= deadline_ns) return LockResult::kTimedOut;
+        FutexWord word;
+        const LockWatch watched = watch(storage, word);
+        if (watched == LockWatch::kCorrupt) return LockResult::kCorrupt;
+        if (watched == LockWatch::kFree) continue;
+        // In steps, since the one sleeper that was woken may have died or been stopped.
+        const FutexWait ended =
+            futex_wait(*word.word, word.seen, std::min(deadline_ns, now_ns + kLookPeriodNs));
+        if (ended == FutexWait::kGone || !futex_reachable(*word.word)) return LockResult::kGone;
+        slept = true;
+    }
 }
 
 void mark_consistent(const HeldLock& held) noexcept {
@@ -123,6 +151,16 @@ void mark_consistent(const HeldLock& held) noexcept {
 
 void note_links(HeldLock& held) noexcept {
     std::memcpy(static_cast<void*>(held.links), &mutex_of(held.storage)->__data.__list,
+                sizeof held.links);
+}
+
+bool links_are_as_noted(const HeldLock& held) noexcept {
+    return std::memcmp(static_cast<const void*>(held.links), &mutex_of(held.storage)->__data.__list,
+                       sizeof held.links) == 0;
+}
+
+void restore_links(const HeldLock& held) noexcept {
+    std::memcpy(&mutex_of(held.storage)->__data.__list, static_cast<const void*>(held.links),
                 sizeof held.links);
 }
 

@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "arbiter/futex.hpp"
+
 namespace crossover {
 
 enum class LockResult : std::uint32_t {
@@ -18,6 +20,7 @@ enum class LockResult : std::uint32_t {
     kBusy,       // somebody alive holds it (try_lock only)
     kTimedOut,
     kCorrupt,  // not a lock of this layout, or given up by somebody who could not repair
+    kGone,     // lock_until() only: there is no memory behind it any more
 };
 
 // What a holder remembers of the lock word and list links; private memory of the holder.
@@ -37,6 +40,15 @@ LockResult try_lock(std::byte* storage, HeldLock& held) noexcept;
 // Waits until `deadline_ns` (CLOCK_MONOTONIC). On kLocked and kOwnerDied fills `held`.
 LockResult lock_until(std::byte* storage, std::uint64_t deadline_ns, HeldLock& held) noexcept;
 
+enum class LockWatch : std::uint32_t {
+    kHeld,     // `word` is filled
+    kFree,     // nobody holds it, or who did is dead
+    kCorrupt,  // not a lock of this layout
+};
+// For sleeping until the lock is given back or its owner dies, be that the end of a process: from
+// here on the kernel wakes one sleeper of `word` when that happens. Never waits; any thread.
+LockWatch watch(std::byte* storage, FutexWord& word) noexcept;
+
 // After kOwnerDied, once the state is right again. Without it unlock() makes the lock kCorrupt for
 // everybody.
 void mark_consistent(const HeldLock& held) noexcept;
@@ -44,6 +56,13 @@ void mark_consistent(const HeldLock& held) noexcept;
 // To be called on a held lock after this thread took or gave back a long-held lock inside it: the
 // links have changed by right.
 void note_links(HeldLock& held) noexcept;
+
+// Whether a long-held lock still lies in the thread's list where note_links() saw it last.
+bool links_are_as_noted(const HeldLock& held) noexcept;
+
+// Puts the links of a long-held lock, as noted last, back into its field, whose content was lost.
+// The thread's other locks stay in order by them. By the thread that holds it.
+void restore_links(const HeldLock& held) noexcept;
 
 // Unlocks a lock held briefly by this thread, whose locks nest. False if its content had been
 // overwritten meanwhile: it was put back and unlocked, but the segment is not to be trusted.

@@ -39,18 +39,22 @@ class Transition {
 
     void end_turn(std::size_t index, bool cut_by_lease) noexcept {
         JobSlot& job = segment_.jobs[index];
-        const std::uint64_t held = since(now_ns_, job.turn_since_ns);
+        // Taken before it is counted: whoever ends the turn again, after a death in here, finds 0.
+        const std::uint64_t since_ns = job.turn_since_ns;
+        job.turn_since_ns = 0;
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+        const std::uint64_t held = since_ns != 0 ? since(now_ns_, since_ns) : 0;
         job.held_ns += held;
         // A job that is alone may keep its turn for hours; what counts is the part beside others,
         // from the grant on: who waits comes late or early, a lease must cover the whole turn.
-        if (const std::uint64_t shared = segment_.arbitration.shared_since_ns; shared != 0) {
-            job.recent_turn_ns = updated_recent_turn_ns(
-                job.recent_turn_ns, since(now_ns_, std::max(job.turn_since_ns, shared)),
-                cut_by_lease);
+        const std::uint64_t shared = segment_.arbitration.shared_since_ns;
+        if (shared != 0 && since_ns != 0) {
+            const std::uint64_t beside = since(now_ns_, std::max(since_ns, shared));
+            job.recent_turn_ns = updated_recent_turn_ns(job.recent_turn_ns, beside, cut_by_lease);
+            if (by_weight()) job.debt_ns = debt_after_turn(job.debt_ns, beside);
         }
         job.lease_from_ns = 0;
         job.lease_ns = 0;
-        job.turn_since_ns = 0;
         for (std::uint32_t slot = 0; slot < kMaxClients; ++slot) {
             ClientSlot& client = segment_.clients[slot];
             if (!belongs(client, index) || client.claims.load(kRelaxed) == 0) continue;
@@ -72,15 +76,16 @@ class Transition {
         const std::size_t holder = turn_holder(segment_);
         for (ClientSlot& client : segment_.clients) {
             if (client.attached.load(kRelaxed) == 0) continue;
-            if (client.job >= kMaxJobs || segment_.jobs[client.job].key == 0) {
+            const std::uint32_t index = job_of(client);
+            if (index >= kMaxJobs || segment_.jobs[index].key == 0) {
                 client.attached.store(0, kRelaxed);  // only damage makes it so
                 continue;
             }
-            const bool holds = client.job == holder;
+            const bool holds = index == holder;
             if (!holds) client.claims.store(0, kRelaxed);
             const bool claims = client.claims.load(kRelaxed) != 0;
             if (claims) client.waits.store(0, kRelaxed);
-            Tally& tally = tallies[client.job];
+            Tally& tally = tallies[index];
             ++tally.clients;
             tally.claims += claims ? 1 : 0;
             tally.waiters += client.waits.load(kRelaxed) != 0 ? 1 : 0;
@@ -167,6 +172,11 @@ class Transition {
         return client.attached.load(kRelaxed) != 0 && client.job == job;
     }
 
+    bool by_weight() const noexcept {
+        return std::any_of(std::begin(segment_.jobs), std::end(segment_.jobs),
+                           [](const JobSlot& job) { return job.key != 0 && job.weight != 0; });
+    }
+
     void notify_job(std::size_t job) noexcept {
         for (std::uint32_t slot = 0; job < kMaxJobs && slot < kMaxClients; ++slot) {
             if (belongs(segment_.clients[slot], job)) notify(slot);
@@ -186,10 +196,20 @@ class Transition {
         std::array<JobView, kMaxJobs> views;
         for (std::size_t i = 0; i < kMaxJobs; ++i) {
             const JobSlot& job = segment_.jobs[i];
-            views[i] = {job.key, job.state == JobState::kWaiting, false, job.last_round};
+            views[i] = {job.key,
+                        job.state == JobState::kWaiting,
+                        false,
+                        job.last_round,
+                        job.weight,
+                        job.debt_ns,
+                        expected_turn_ns(job.recent_turn_ns, job.fixed_lease_ns)};
         }
         const Grant grant = next_grant(views, arbitration.round);
         if (grant.job == kNoJob) return kNoJob;
+        for (std::size_t i = 0; i < kMaxJobs; ++i) {
+            if (views[i].key == 0) continue;
+            segment_.jobs[i].debt_ns = debt_after(views[i], grant, i == grant.job);
+        }
         JobSlot& job = segment_.jobs[grant.job];
         const std::uint64_t waited = since(now_ns_, job.wait_since_ns);
         arbitration.round = grant.round;
@@ -197,6 +217,10 @@ class Transition {
         job.turn_since_ns = now_ns_;
         ++job.turns;
         ++arbitration.turn_count;
+        // Who takes the turn without the lock must not see itself among those who wait for it.
+        const std::uint32_t waiting = arbitration.turn.waiting_jobs.load(kRelaxed);
+        arbitration.turn.waiting_jobs.store(waiting - std::min(waiting, 1U),
+                                            std::memory_order_release);
         arbitration.turn.word.store((turn_number(segment_) + 1) << 16 | (grant.job + 1),
                                     std::memory_order_release);
         admit_waiters(grant.job);
@@ -295,6 +319,7 @@ Status attach_client(Segment& segment, std::uint32_t slot, const Joining& joinin
         job.key = joining.job_key;
     }
     job.fixed_lease_ns = joining.fixed_lease_ns;
+    job.weight = std::min(joining.weight, kMaxWeight);
 
     ClientSlot& client = segment.clients[slot];
     client.job = static_cast<std::uint32_t>(index);
@@ -393,7 +418,9 @@ Status rekey_client(Segment& segment, std::uint32_t slot, std::uint64_t key, std
                     std::uint64_t now_ns, Wakes& wakes) noexcept {
     if (!usable(segment, slot)) return Status::kDetached;
     ClientSlot& client = segment.clients[slot];
-    JobSlot& old_job = segment.jobs[client.job];
+    const std::uint32_t old_index = job_of(client);
+    if (old_index >= kMaxJobs) return Status::kDetached;
+    JobSlot& old_job = segment.jobs[old_index];
     if (old_job.key == key) return Status::kOk;
     const std::size_t index = job_slot(segment, key);
     if (index == kNoJob) return Status::kFull;
@@ -403,13 +430,13 @@ Status rekey_client(Segment& segment, std::uint32_t slot, std::uint64_t key, std
     Transition transition(segment, slot, now_ns, wakes);
     JobSlot& job = segment.jobs[index];
     if (job.key == 0) {
-        const std::uint64_t recent_turn_ns = old_job.recent_turn_ns;
-        const std::uint64_t fixed_lease_ns = old_job.fixed_lease_ns;
         job = JobSlot{};
         set_name(job, name);
         job.state = JobState::kIdle;
-        job.recent_turn_ns = recent_turn_ns;
-        job.fixed_lease_ns = fixed_lease_ns;
+        job.recent_turn_ns = old_job.recent_turn_ns;
+        job.fixed_lease_ns = old_job.fixed_lease_ns;
+        job.weight = old_job.weight;
+        job.debt_ns = old_job.debt_ns;
         job.key = key;
     }
     client.released_turn = 0;
@@ -454,6 +481,7 @@ bool consistent(const Segment& segment, const std::uint8_t* device_uuid) noexcep
     for (std::size_t i = 0; i < kMaxJobs; ++i) {
         if (segment.jobs[i].key == 0) continue;
         if (segment.jobs[i].state > JobState::kHolding) return false;
+        if (segment.jobs[i].weight > kMaxWeight) return false;
         for (std::size_t j = 0; j < i; ++j) {
             if (segment.jobs[j].key == segment.jobs[i].key) return false;
         }
@@ -461,7 +489,8 @@ bool consistent(const Segment& segment, const std::uint8_t* device_uuid) noexcep
     for (const ClientSlot& client : segment.clients) {
         const std::uint32_t attached = client.attached.load(kRelaxed);
         if (attached == 0) continue;
-        if (attached != 1 || client.job >= kMaxJobs || segment.jobs[client.job].key == 0 ||
+        const std::uint32_t index = job_of(client);
+        if (attached != 1 || index >= kMaxJobs || segment.jobs[index].key == 0 ||
             client.claims.load(kRelaxed) > 1 || client.waits.load(kRelaxed) > 1) {
             return false;
         }

@@ -46,9 +46,16 @@ struct Joining {
     std::uint32_t ordinal = 0;
     std::uint32_t mode = 0;
     std::uint64_t fixed_lease_ns = 0;  // 0 = by policy
+    std::uint32_t weight = 0;          // 0 = none given; cut to kMaxWeight
 };
 
 inline constexpr std::uint32_t kNoSlot = 0xFFFFFFFF;
+
+// The index of the client's job, read once: what somebody writes over the segment at this moment
+// must not come between a check of it and its use.
+inline std::uint32_t job_of(const ClientSlot& client) noexcept {
+    return *const_cast<const volatile std::uint32_t*>(&client.job);
+}
 
 // The number of the turn and the index of the job that has it (kNoJob: nobody).
 std::uint64_t turn_number(const Segment& segment) noexcept;

@@ -2,6 +2,9 @@
 // Locking, repair and waking around transitions.
 #include "arbiter/transaction.hpp"
 
+#include <algorithm>
+#include <cstddef>
+
 #include "arbiter/futex.hpp"
 #include "arbiter/liveness.hpp"
 
@@ -13,26 +16,76 @@ bool looks_right(const Segment& segment) noexcept {
     const Header& header = segment.header;
     return header.magic == kSegmentMagic && header.total_bytes == sizeof(Segment) &&
            header.version.load(std::memory_order_relaxed) == kLayoutVersion &&
-           header.unlinked.load(std::memory_order_relaxed) <= 1 &&
+           header.end.load(std::memory_order_relaxed) <= SegmentEnd::kGivenUp &&
            (segment.arbitration.turn.word.load(std::memory_order_relaxed) & kTurnJobMask) <=
                kMaxJobs;
 }
 
+// Between looks at whether the wait for the lock still makes sense.
+constexpr std::uint64_t kStepNs = 50'000'000;
+
 }  // namespace
+
+bool whole(const Segment& segment) noexcept {
+    // In its last page, which is the first to go.
+    const auto* last = reinterpret_cast<const std::byte*>(&segment + 1) - sizeof(std::uint32_t);
+    return futex_reachable(*reinterpret_cast<const std::atomic<std::uint32_t>*>(last));
+}
+
+bool given_up(const Segment& segment) noexcept {
+    return segment.header.end.load(std::memory_order_seq_cst) == SegmentEnd::kGivenUp;
+}
+
+void give_up(Segment& segment) noexcept {
+    // In this order: who has stored the turn word and then finds no mark (client.cpp) has stored it
+    // before it is taken away here.
+    segment.header.end.store(SegmentEnd::kGivenUp, std::memory_order_seq_cst);
+    segment.arbitration.turn.word.store(0, std::memory_order_seq_cst);
+    for (ClientSlot& client : segment.clients) {
+        client.grant.fetch_add(1, std::memory_order_release);
+        client.notice.fetch_add(1, std::memory_order_release);
+        futex_wake_all(client.grant);
+        futex_wake_all(client.notice);
+    }
+}
 
 Transaction::Transaction(Segment& segment, std::uint32_t self, std::uint64_t bound_ns) noexcept
     : segment_(segment) {
-    const LockResult result =
-        lock_until(segment.arbitration.lock, monotonic_ns() + bound_ns, lock_);
-    if (result == LockResult::kTimedOut || result == LockResult::kBusy) {
-        status_ = Status::kTimedOut;
-        return;
-    }
-    if (result == LockResult::kCorrupt) {
-        status_ = Status::kCorrupt;
-        return;
+    const std::uint64_t deadline_ns = monotonic_ns() + bound_ns;
+    LockResult result = LockResult::kBusy;
+    do {
+        if (!whole(segment)) {
+            status_ = Status::kCut;
+            return;
+        }
+        if (given_up(segment)) {
+            status_ = Status::kGivenUp;
+            return;
+        }
+        const std::uint64_t now_ns = monotonic_ns();
+        result =
+            lock_until(segment.arbitration.lock, std::min(deadline_ns, now_ns + kStepNs), lock_);
+    } while (result == LockResult::kTimedOut && monotonic_ns() < deadline_ns);
+    switch (result) {
+        case LockResult::kLocked:
+        case LockResult::kOwnerDied:
+            break;
+        case LockResult::kBusy:
+        case LockResult::kTimedOut:
+            status_ = Status::kTimedOut;
+            return;
+        case LockResult::kCorrupt:
+            status_ = Status::kCorrupt;
+            return;
+        case LockResult::kGone:
+            status_ = Status::kCut;
+            return;
     }
     locked_ = true;
+    if (given_up(segment)) {
+        status_ = Status::kGivenUp;
+        return;
+    }
     if (!looks_right(segment)) {
         // After an owner's death the lock stays inconsistent: corrupt for everybody, at once.
         status_ = Status::kCorrupt;
@@ -51,9 +104,19 @@ Status Transaction::finish() noexcept {
     if (!locked_) return status_;
     locked_ = false;
     if (!unlock(lock_)) status_ = Status::kCorrupt;
-    for (std::uint32_t slot = 0; slot < kMaxClients; ++slot) {
+    // Who may submit first, then who only looks.
+    for (std::uint32_t slot = 0; slot < kMaxClients && !wakes_.grants.empty(); ++slot) {
         if (wakes_.grants.contains(slot)) futex_wake_all(segment_.clients[slot].grant);
+    }
+    for (std::uint32_t slot = 0; slot < kMaxClients && !wakes_.notices.empty(); ++slot) {
         if (wakes_.notices.contains(slot)) futex_wake_all(segment_.clients[slot].notice);
+    }
+    if (status_ != Status::kOk) return status_;
+    // Waking may have taken its time.
+    if (!whole(segment_)) {
+        status_ = Status::kCut;
+    } else if (given_up(segment_)) {
+        status_ = Status::kGivenUp;
     }
     return status_;
 }

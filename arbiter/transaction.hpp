@@ -16,10 +16,19 @@ namespace crossover {
 // Nobody holds the lock for longer than some microseconds, except a stopped process.
 inline constexpr std::uint64_t kLockBoundNs = 1'000'000'000;
 
+// Whether the segment's file still is as long as it was mapped. Until that is known, no byte of it
+// may be touched.
+bool whole(const Segment& segment) noexcept;
+// Somebody found a fault in it. One load.
+bool given_up(const Segment& segment) noexcept;
+// Ends the segment for all its clients, for good, without its lock, which may be what is wrong:
+// nobody has the turn any more, and every client is woken to see it. whole() must have been so.
+void give_up(Segment& segment) noexcept;
+
 class Transaction {
   public:
-    // Check status() before anything else: kOk, kTimedOut or kCorrupt. `self` is not taken for dead
-    // in the sweep that follows a repair.
+    // Check status() before anything else: kOk, kTimedOut, kCorrupt, kGivenUp or kCut. `self` is
+    // not taken for dead in the sweep that follows a repair.
     explicit Transaction(Segment& segment, std::uint32_t self = kNoSlot,
                          std::uint64_t bound_ns = kLockBoundNs) noexcept;
     ~Transaction() { finish(); }
@@ -32,7 +41,7 @@ class Transaction {
     HeldLock& lock() noexcept { return lock_; }
 
     // Gives the lock back and wakes. Further calls do nothing. Returns status(); kCorrupt when the
-    // lock was found overwritten.
+    // lock was found overwritten, kGivenUp when the segment was given up meanwhile.
     Status finish() noexcept;
 
   private:

@@ -27,6 +27,7 @@ int run_command(Arguments arguments);      // run.cpp
 int compare_command(Arguments arguments);  // compare.cpp
 int status_command(Arguments arguments);   // status.cpp
 int trace_command(Arguments arguments);    // trace.cpp
+int plan_command(Arguments arguments);     // plan.cpp
 
 inline constexpr int kExitFailure = 1;
 inline constexpr int kExitUsage = 2;

@@ -11,12 +11,13 @@
 namespace crossover::command {
 
 std::span<const Command> commands() noexcept {
-    static constexpr std::array<Command, 4> kCommands{{
+    static constexpr std::array<Command, 5> kCommands{{
         {"run", "start a program with the library preloaded (crossover-run)", run_command},
         {"compare", "run programs alone, side by side and in crossover order; a table",
          compare_command},
         {"status", "who shares which GPU, in which phase, whose turn it is", status_command},
         {"trace", "record the turns; a Perfetto trace and an HTML timeline", trace_command},
+        {"plan", "predict what jobs gain together, and which should share GPUs", plan_command},
     }};
     return kCommands;
 }

@@ -7,10 +7,18 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "arbiter/transaction.hpp"
 #include "command.hpp"
 #include "crossover/options.hpp"
 
 namespace crossover::command {
+
+const Segment& OpenSegment::segment() const noexcept {
+    if (!whole(*mapping.view())) {
+        mapping.blank();
+    }
+    return *mapping.view();
+}
 
 SegmentFolder::SegmentFolder(const std::string& dir) : dir_(dir) {
     const char* which = "--dir";
@@ -36,7 +44,7 @@ void SegmentFolder::refresh() {
         throw Failure(fmt::format("{}: {}", folder.path, status_text(status)));
     }
     std::erase_if(segments_, [](const std::shared_ptr<OpenSegment>& open) {
-        return !open->mapping.is_named();
+        return !open->mapping.is_named() || open->segment().header.magic != kSegmentMagic;
     });
     for (const SegmentFile& file : files) {
         if (std::any_of(segments_.begin(), segments_.end(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Follows the segments of a folder for the commands: opens new ones read-only, keeps those that
-// were opened (a mapping stays whole after the last client removed the name), tells those it cannot
+// were opened (a mapping outlives the name that the last client removed), tells those it cannot
 // read.
 #pragma once
 
@@ -22,7 +22,9 @@ struct SegmentFault {
 struct OpenSegment {
     std::string instance;  // unique in this process, also for the next segment of the same device
     MappedSegment mapping;
-    const Segment& segment() const noexcept { return *mapping.view(); }
+    // Asks first whether the file is still as long as it was; zeros take the place of one that is
+    // not, and the next refresh() forgets it.
+    const Segment& segment() const noexcept;
 };
 
 class SegmentFolder {

@@ -4,6 +4,7 @@
 // here.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@ struct JobSnapshot {
     std::uint64_t turn_since_ns = 0;
     std::uint64_t lease_from_ns = 0;  // 0: nobody waits for this job's turn
     std::uint64_t lease_ns = 0;
+    std::uint32_t weight = 0;  // 0: none given
 };
 
 struct ClientSnapshot {
@@ -40,11 +42,14 @@ struct ClientSnapshot {
     std::uint64_t crossings = 0;
     std::uint64_t exposed_ns = 0;
     std::uint64_t communicated_ns = 0;
+    std::uint64_t stalled_ns = 0;  // since when a thread of it waits past its bound; 0: none does
+    std::string stall_site;        // where that thread waits; empty: not known
 };
 
 struct DeviceSnapshot {
     std::string uuid;
     std::uint64_t now_ns = 0;  // when it was taken, CLOCK_MONOTONIC
+    bool live = true;          // false: its clients have left it for good
     std::uint64_t round = 0;
     std::uint64_t turn_count = 0;
     std::uint64_t expired_count = 0;
@@ -64,7 +69,9 @@ DeviceSnapshot snapshot_of(const Segment& segment, std::uint64_t now_ns);
 
 // "GPU-xxxxxxxx-xxxx-..." as nvidia-smi writes it.
 std::string uuid_text(const std::uint8_t (&uuid)[16]);
-// A name from shared memory: ends within its field, control characters replaced.
+// Text from shared memory, `bytes` long at most: ends within its field, and whatever is no
+// printable character in UTF-8 is a '?' each byte, so that no content can steer a terminal.
+std::string text_of(const char* field, std::size_t bytes);
 std::string name_of(const JobSlot& job);
 
 const char* state_text(JobState state) noexcept;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 namespace crossover::command {
 namespace {
@@ -26,14 +27,30 @@ std::uint64_t held_ns(const DeviceSnapshot& device, const JobSnapshot& job) {
     return job.held_ns + (holds ? since(job.turn_since_ns, device.now_ns) : 0);
 }
 
-std::string share_text(const DeviceSnapshot& device, const JobSnapshot& job) {
-    std::uint64_t all = 0;
+// Of the time that all turns of the present jobs took; none before the first turn.
+std::optional<double> share_of(const DeviceSnapshot& device, const JobSnapshot& job) {
+    double all = 0;
     for (const JobSnapshot& other : device.jobs) {
-        all += held_ns(device, other);
+        all += static_cast<double>(held_ns(device, other));
     }
-    return all == 0 ? "-"
-                    : fmt::format("{:.1f} %", static_cast<double>(held_ns(device, job)) * 100 /
-                                                  static_cast<double>(all));
+    if (all == 0) {
+        return std::nullopt;
+    }
+    return static_cast<double>(held_ns(device, job)) / all;
+}
+
+std::string share_text(const DeviceSnapshot& device, const JobSnapshot& job) {
+    const std::optional<double> share = share_of(device, job);
+    return share ? fmt::format("{:.1f} %", *share * 100) : "-";
+}
+
+bool has_weights(const DeviceSnapshot& device) {
+    return std::any_of(device.jobs.begin(), device.jobs.end(),
+                       [](const JobSnapshot& job) { return job.weight != 0; });
+}
+
+std::string weight_text(const JobSnapshot& job) {
+    return job.weight == 0 ? "-" : std::to_string(job.weight);
 }
 
 std::string job_name_of(const DeviceSnapshot& device, std::uint32_t slot) {
@@ -56,6 +73,37 @@ std::string turn_text(const DeviceSnapshot& device) {
     return text;
 }
 
+// "resnet, pid 4711: waits for its turn for 6000.0 ms in …; bert has it for 100.0 ms".
+std::string stall_text(const DeviceSnapshot& device, const ClientSnapshot& client) {
+    std::string text = fmt::format(
+        "{}, pid {}: waits for its turn for {:.1f} ms in {}; ", job_name_of(device, client.job),
+        client.pid, ms(since(client.stalled_ns, device.now_ns)),
+        client.stall_site.empty() ? "a place that is not known" : client.stall_site);
+    if (!device.turn_held) {
+        return text + "nobody has it";
+    }
+    const JobSnapshot& holder = *device.job_in(device.holder);
+    return text + fmt::format("{} has it for {:.1f} ms", holder.name,
+                              ms(since(holder.turn_since_ns, device.now_ns)));
+}
+
+ordered_json stall_json(const DeviceSnapshot& device, const ClientSnapshot& client) {
+    if (client.stalled_ns == 0) {
+        return nullptr;
+    }
+    ordered_json stall = {
+        {"waits_ms", ms(since(client.stalled_ns, device.now_ns))},
+        {"site", client.stall_site.empty() ? ordered_json() : ordered_json(client.stall_site)},
+        {"turn_of", nullptr},
+        {"turn_ms", nullptr}};
+    if (device.turn_held) {
+        const JobSnapshot& holder = *device.job_in(device.holder);
+        stall["turn_of"] = holder.name;
+        stall["turn_ms"] = ms(since(holder.turn_since_ns, device.now_ns));
+    }
+    return stall;
+}
+
 }  // namespace
 
 std::uint64_t lease_left_ns(const DeviceSnapshot& device, const JobSnapshot& holder) noexcept {
@@ -66,20 +114,23 @@ std::uint64_t lease_left_ns(const DeviceSnapshot& device, const JobSnapshot& hol
 std::string status_text_of(const std::vector<DeviceSnapshot>& devices) {
     std::string text;
     for (const DeviceSnapshot& device : devices) {
-        if (device.jobs.empty()) {
+        if (device.jobs.empty() || !device.live) {
             continue;
         }
         text +=
             fmt::format("{}{}: {}; round {}, {} turns, {} ended by their lease, {} clients died\n",
                         text.empty() ? "" : "\n", device.uuid, turn_text(device), device.round,
                         device.turn_count, device.expired_count, device.reaped_count);
-        text += fmt::format("  {:<24} {:<14} {:>8} {:>14} {:>14} {:>8}\n", "job", "state", "turns",
-                            "mean turn ms", "mean wait ms", "share");
+        const bool weights = has_weights(device);
+        text += fmt::format("  {:<24} {:<14} {:>8} {:>14} {:>14} {:>8}{}\n", "job", "state",
+                            "turns", "mean turn ms", "mean wait ms", "share",
+                            weights ? fmt::format(" {:>8}", "weight") : "");
         for (const JobSnapshot& job : device.jobs) {
-            text += fmt::format("  {:<24} {:<14} {:>8} {:>14.2f} {:>14.2f} {:>8}\n", job.name,
+            text += fmt::format("  {:<24} {:<14} {:>8} {:>14.2f} {:>14.2f} {:>8}{}\n", job.name,
                                 state_text(job.state), job.turns,
                                 ms(mean(held_ns(device, job), job.turns)),
-                                ms(mean(job.waited_ns, job.turns)), share_text(device, job));
+                                ms(mean(job.waited_ns, job.turns)), share_text(device, job),
+                                weights ? fmt::format(" {:>8}", weight_text(job)) : "");
         }
         text += fmt::format("  {:<24} {:>8} {:>7} {:<14} {:>12} {:<8} {:>10} {:>10}\n", "client of",
                             "pid", "ordinal", "phase", "since ms", "mode", "windows", "crossings");
@@ -92,6 +143,11 @@ std::string status_text_of(const std::vector<DeviceSnapshot>& devices) {
                                      device.now_ns)),
                             mode_text(client.mode), client.windows, client.crossings);
         }
+        for (const ClientSnapshot& client : device.clients) {
+            if (client.stalled_ns != 0) {
+                text += fmt::format("  stalled: {}\n", stall_text(device, client));
+            }
+        }
     }
     return text.empty() ? "no jobs\n" : text;
 }
@@ -99,6 +155,9 @@ std::string status_text_of(const std::vector<DeviceSnapshot>& devices) {
 ordered_json status_json_of(const std::vector<DeviceSnapshot>& devices) {
     ordered_json list = ordered_json::array();
     for (const DeviceSnapshot& device : devices) {
+        if (!device.live) {
+            continue;
+        }
         ordered_json turn;
         if (device.turn_held) {
             const JobSnapshot& holder = *device.job_in(device.holder);
@@ -110,15 +169,19 @@ ordered_json status_json_of(const std::vector<DeviceSnapshot>& devices) {
         }
         ordered_json jobs = ordered_json::array();
         for (const JobSnapshot& job : device.jobs) {
-            jobs.push_back({{"name", job.name},
-                            {"key", fmt::format("{:016x}", job.key)},
-                            {"state", state_text(job.state)},
-                            {"clients", job.clients},
-                            {"turns", job.turns},
-                            {"held_ms", ms(held_ns(device, job))},
-                            {"waited_ms", ms(job.waited_ns)},
-                            {"mean_turn_ms", ms(mean(held_ns(device, job), job.turns))},
-                            {"mean_wait_ms", ms(mean(job.waited_ns, job.turns))}});
+            const std::optional<double> share = share_of(device, job);
+            jobs.push_back(
+                {{"name", job.name},
+                 {"key", fmt::format("{:016x}", job.key)},
+                 {"state", state_text(job.state)},
+                 {"clients", job.clients},
+                 {"turns", job.turns},
+                 {"held_ms", ms(held_ns(device, job))},
+                 {"waited_ms", ms(job.waited_ns)},
+                 {"mean_turn_ms", ms(mean(held_ns(device, job), job.turns))},
+                 {"mean_wait_ms", ms(mean(job.waited_ns, job.turns))},
+                 {"share", share ? ordered_json(*share) : ordered_json()},
+                 {"weight", job.weight == 0 ? ordered_json() : ordered_json(job.weight)}});
         }
         ordered_json clients = ordered_json::array();
         for (const ClientSnapshot& client : device.clients) {
@@ -133,7 +196,8 @@ ordered_json status_json_of(const std::vector<DeviceSnapshot>& devices) {
                  {"windows", client.windows},
                  {"crossings", client.crossings},
                  {"exposed_ms", ms(client.exposed_ns)},
-                 {"communicated_ms", ms(client.communicated_ns)}});
+                 {"communicated_ms", ms(client.communicated_ns)},
+                 {"stall", stall_json(device, client)}});
         }
         list.push_back({{"uuid", device.uuid},
                         {"round", device.round},

@@ -26,11 +26,12 @@
 namespace crossover {
 
 inline constexpr std::uint64_t kSegmentMagic = 0x52564F53534F5243;  // "CROSSOVR" in memory order
-inline constexpr std::uint32_t kLayoutVersion = 1;
+inline constexpr std::uint32_t kLayoutVersion = 2;
 inline constexpr std::size_t kMaxJobs = 32;
 inline constexpr std::size_t kMaxClients = 128;
-inline constexpr std::size_t kRingEvents = 8192;  // a power of two
-inline constexpr std::size_t kJobNameBytes = 48;  // with the closing zero
+inline constexpr std::size_t kRingEvents = 8192;    // a power of two
+inline constexpr std::size_t kJobNameBytes = 48;    // with the closing zero
+inline constexpr std::size_t kCallSiteBytes = 112;  // with the closing zero
 
 enum class JobState : std::uint32_t {
     kFree = 0,  // slot unused
@@ -48,13 +49,20 @@ enum class ClientPhase : std::uint32_t {  // what a client last inferred of itse
     kIdle,           // drained and silent
 };
 
+enum class SegmentEnd : std::uint32_t {
+    kInUse = 0,
+    kLeft,     // its last client left: the name is gone, or about to go
+    kGivenUp,  // a fault was found in it: all its clients move to a new one under the same name
+};
+
 struct alignas(64) Header {
     std::uint64_t magic;                 // creator, then constant
     std::uint64_t total_bytes;           // creator, then constant: sizeof(Segment)
     std::uint8_t device_uuid[16];        // creator, then constant
     std::atomic<std::uint32_t> version;  // creator, stored last (release): kLayoutVersion = ready
-    std::atomic<std::uint32_t>
-        unlinked;  // locked: 1 once the file's name is gone; openers must try anew
+    // locked for kLeft; anybody for kGivenUp, for good. Whoever sees anything but kInUse opens
+    // anew.
+    std::atomic<SegmentEnd> end;
     // creator, then constant: hash of the machine's boot identity, 0 = unknown. Locks of a file
     // that outlived a restart belong to nobody, so such a file is replaced.
     std::uint64_t boot;
@@ -101,6 +109,10 @@ struct alignas(64) JobSlot {
     std::uint64_t waited_ns;       // locked: sum of its waits
     char name[kJobNameBytes];      // locked
     std::uint64_t fixed_lease_ns;  // locked: CROSSOVER_LEASE_MS of its newest client, 0 = by policy
+    // locked: device time used beyond its share, in ns; below 0: not used yet. Only where a job of
+    // the device has a weight.
+    std::int64_t debt_ns;
+    std::uint32_t weight;  // locked: CROSSOVER_WEIGHT of its newest client, 0 = none given
 };
 
 struct alignas(64) ClientSlot {
@@ -126,6 +138,10 @@ struct alignas(64) ClientSlot {
     std::atomic<std::uint64_t>
         communicated_ns;          // owner: time with at least one collective in flight
     std::uint64_t released_turn;  // locked: number of the turn it last gave its claim back in
+    // owner: since when a thread of it waits past its bound, 0 = none does, and where that thread
+    // waits. The text is written before `stalled_ns` (release) and only while that is 0.
+    std::atomic<std::uint64_t> stalled_ns;
+    char stall_site[kCallSiteBytes];
 };
 
 // One thing that happened. Writers take a place by adding one to EventRing::next, fill it, and
@@ -168,7 +184,7 @@ static_assert(sizeof(Header) == 64 && offsetof(Header, version) == 32);
 static_assert(sizeof(Turn) == 64);
 static_assert(sizeof(Arbitration) == 192);
 static_assert(sizeof(JobSlot) == 192);
-static_assert(sizeof(ClientSlot) == 192);
+static_assert(sizeof(ClientSlot) == 320);
 static_assert(sizeof(Event) == 40);
 static_assert(sizeof(Segment) <= std::size_t{1} << 20, "at most 1 MiB of shared memory a device");
 

@@ -20,6 +20,9 @@ enum class Status : std::uint32_t {
     kSystem,        // any other refusal of the operating system
     kTimedOut,
     kDetached,  // the client is not (or no longer) attached
+    kGivenUp,   // a fault was found in the segment: its clients move to a new one
+    kCut,       // the segment's file was cut short while in use
+    kRemoved,   // the segment's file lost its name while in use
 };
 
 constexpr const char* status_text(Status status) noexcept {
@@ -48,6 +51,12 @@ constexpr const char* status_text(Status status) noexcept {
             return "timed out";
         case Status::kDetached:
             return "not attached";
+        case Status::kGivenUp:
+            return "segment was given up after a fault";
+        case Status::kCut:
+            return "segment's file was cut short while in use";
+        case Status::kRemoved:
+            return "segment's file was removed while in use";
     }
     return "unknown";
 }

@@ -165,8 +165,9 @@ TEST_F(DeathsTest, AStoppedHolderLosesItsLease) {
         CX_CHILD_CHECK(client->acquire(in_long()) == Wait::kGranted);
         block->holding = 1;
         CX_CHILD_CHECK(eventually([&] { return block->go == 1; }));
-        CX_CHILD_CHECK(!client->holding());
         CX_CHILD_CHECK(client->acquire(monotonic_ns()) == Wait::kTimedOut);
+        client->sleep(client->notice(), 0);
+        CX_CHILD_CHECK(!client->holding());
         block->done = 1;
         CX_CHILD_CHECK(client->acquire(in_long()) == Wait::kGranted);
         client->release();

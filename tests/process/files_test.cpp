@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file's life under many processes, and damage to it while clients use it: every fault ends in
-// kFault within a bound, never in a hang or a crash.
+// The file's life under many processes, and what is found under its name. Damage while clients use
+// it is in moves_test.cpp.
 #include <fcntl.h>
 #include <sys/stat.h>
 
 #include <atomic>
 #include <cstring>
+#include <fstream>
 #include <random>
 #include <vector>
 
-#include "arbiter/transaction.hpp"
 #include "tests/process/processes.hpp"
 
 namespace crossover {
@@ -110,14 +110,93 @@ TEST_F(FilesTest, AnUnfinishedRemovalIsFinishedByTheNext) {
         // What a last client leaves that dies between the mark and the removal of the name.
         MappedSegment segment;
         ASSERT_EQ(open_or_create(folder, device_, in_long(), segment), Status::kOk);
-        segment.get()->header.unlinked = 1;
+        segment.get()->header.end = SegmentEnd::kLeft;
         ASSERT_EQ(stat(file().c_str(), &before), 0);
         auto client = attach(10, 0, status);
         ASSERT_TRUE(client) << status_text(status);
-        EXPECT_EQ(client->segment().header.unlinked, 0U);
+        EXPECT_EQ(client->segment().header.end, SegmentEnd::kInUse);
         EXPECT_FALSE(segment.is_named());
     }
     EXPECT_FALSE(file_exists());
+}
+
+// A file of ours that is no segment any more, or never was.
+TEST_F(FilesTest, ADamagedFileIsReplacedAndSaid) {
+    std::mt19937 random(5);
+    for (const std::size_t size : {std::size_t{0}, std::size_t{10}, sizeof(Segment) / 2,
+                                   sizeof(Segment), sizeof(Segment) + 1}) {
+        std::string bytes(size, '\0');
+        if (size != sizeof(Segment)) {  // that one is all zeros
+            for (char& byte : bytes) byte = static_cast<char>(random());
+        }
+        std::ofstream(file(), std::ios::binary) << bytes;
+        ASSERT_EQ(chmod(file().c_str(), 0600), 0);
+        Status status = Status::kOk;
+        auto client = attach(10, 0, status);
+        ASSERT_TRUE(client) << status_text(status) << ", size " << size;
+        EXPECT_EQ(client->replaced(), Status::kCorrupt);
+        EXPECT_EQ(client->acquire(0), Wait::kGranted);
+        auto second = attach(20, 0, status);
+        ASSERT_TRUE(second);
+        EXPECT_EQ(second->replaced(), Status::kOk) << "that one is sound";
+        EXPECT_TRUE(client->contended());
+    }
+    EXPECT_FALSE(file_exists());
+}
+
+TEST_F(FilesTest, AFileOfSomebodyElseIsNeverTouched) {
+    Status status = Status::kOk;
+    const std::string content = "not a segment";
+    const auto expect_untouched = [&](Status expected) {
+        EXPECT_EQ(attach(10, 0, status), nullptr);
+        EXPECT_EQ(status, expected);
+        std::ifstream in(file());
+        EXPECT_EQ(std::string(std::istreambuf_iterator<char>(in), {}), content);
+    };
+    std::ofstream(file()) << content;
+    ASSERT_EQ(chmod(file().c_str(), 0602), 0);
+    expect_untouched(Status::kForeign);
+    ASSERT_EQ(chmod(file().c_str(), 0620), 0);
+    expect_untouched(Status::kForeign);
+    std::filesystem::rename(file(), root_ + "/elsewhere");
+    ASSERT_EQ(chmod((root_ + "/elsewhere").c_str(), 0600), 0);
+    std::filesystem::create_symlink(root_ + "/elsewhere", file());
+    expect_untouched(Status::kForeign);
+    EXPECT_TRUE(std::filesystem::is_symlink(file()));
+    if (geteuid() == 0) {
+        std::filesystem::remove(file());
+        std::filesystem::rename(root_ + "/elsewhere", file());
+        ASSERT_EQ(chown(file().c_str(), 12345, 54321), 0);
+        expect_untouched(Status::kForeign);
+    }
+}
+
+TEST_F(FilesTest, ManyWhoReplaceAtOnceMeetInOneSegment) {
+    constexpr int kProcesses = 8;
+    struct Block {
+        std::atomic<int> ready{0}, attached{0}, seen{0};
+    };
+    for (int round = 0; round < 30; ++round) {
+        std::ofstream(file(), std::ios::binary) << std::string(sizeof(Segment), '\xA5');
+        ASSERT_EQ(chmod(file().c_str(), 0600), 0);
+        Shared<Block> block;
+        std::vector<std::unique_ptr<Process>> children;
+        for (int me = 0; me < kProcesses; ++me) {
+            children.push_back(std::make_unique<Process>([&, me] {
+                ++block->ready;
+                while (block->ready < kProcesses) {
+                }
+                auto client = must_attach(static_cast<std::uint64_t>(1 + me));
+                ++block->attached;
+                CX_CHILD_CHECK(eventually([&] { return block->attached == kProcesses; }));
+                CX_CHILD_CHECK(client->segment().arbitration.turn.active_jobs == kProcesses);
+                ++block->seen;
+                CX_CHILD_CHECK(eventually([&] { return block->seen == kProcesses; }));
+            }));
+        }
+        for (auto& child : children) child->expect_success();
+        EXPECT_FALSE(file_exists());
+    }
 }
 
 TEST_F(FilesTest, FullTablesAreAStatus) {
@@ -167,108 +246,6 @@ TEST_F(FilesTest, ProblemsOfTheFolderAreStatuses) {
     EXPECT_EQ(attach(1, 0, status), nullptr);
     EXPECT_NE(status, Status::kOk);
     root_ = good;
-}
-
-// What is written over the file while its clients run.
-struct Damage {
-    const char* name;
-    std::size_t offset, bytes;
-    int fill;  // -1: random
-};
-
-class DamageTest : public FilesTest, public testing::WithParamInterface<Damage> {};
-
-TEST_P(DamageTest, EndsInAFaultNotAHang) {
-    const Damage& damage = GetParam();
-    struct Block {
-        std::atomic<int> holding{0}, waiting{0}, damaged{0};
-    };
-    for (unsigned trial = 0; trial < 3; ++trial) {
-        Shared<Block> block;
-        const auto use = [&](Client& client) {
-            CX_CHILD_CHECK(eventually([&] { return block->damaged == 1; }));
-            // However often it tries, it comes back; most damage it notices.
-            for (int i = 0; i < 4; ++i) {
-                client.acquire(monotonic_ns() + 20 * kMs);
-                client.release();
-                client.set_phase(ClientPhase::kIdle, 1);
-                client.record(EventKind::kIdle, 1, 1);
-                client.sleep(client.notice(), monotonic_ns() + kMs);
-            }
-            // Whole headers and locks are always noticed.
-            if (GetParam().bytes >= sizeof(Header)) {
-                CX_CHILD_CHECK(client.acquire(monotonic_ns()) == Wait::kFault);
-                CX_CHILD_CHECK(!client.holding());
-            }
-        };
-        Process holder([&] {
-            auto client = must_attach(10);
-            CX_CHILD_CHECK(client->acquire(in_long()) == Wait::kGranted);
-            block->holding = 1;
-            use(*client);
-        });
-        ASSERT_TRUE(eventually([&] { return block->holding == 1; }));
-        Process waiter([&] {
-            auto client = must_attach(20);
-            block->waiting = 1;
-            // Asleep in its wait when the damage comes.
-            CX_CHILD_CHECK(client->acquire(monotonic_ns() + 3'000 * kMs) != Wait::kAborted);
-            use(*client);
-        });
-        ASSERT_TRUE(eventually([&] { return block->waiting == 1; }));
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
-        std::mt19937 random(trial);
-        std::vector<char> bytes(damage.bytes, static_cast<char>(damage.fill));
-        if (damage.fill < 0) {
-            for (char& byte : bytes) byte = static_cast<char>(random());
-        }
-        const int descriptor = open(file().c_str(), O_WRONLY);
-        ASSERT_GE(descriptor, 0);
-        ASSERT_EQ(pwrite(descriptor, bytes.data(), bytes.size(), static_cast<off_t>(damage.offset)),
-                  static_cast<ssize_t>(bytes.size()));
-        close(descriptor);
-        block->damaged = 1;
-        waiter.expect_success();
-        holder.expect_success();
-        std::filesystem::remove(file());
-    }
-}
-
-INSTANTIATE_TEST_SUITE_P(Damages, DamageTest,
-                         testing::Values(Damage{"everything_random", 0, sizeof(Segment), -1},
-                                         Damage{"everything_zero", 0, sizeof(Segment), 0},
-                                         Damage{"everything_ones", 0, sizeof(Segment), 0xFF},
-                                         Damage{"header", 0, sizeof(Header), -1},
-                                         Damage{"lock", offsetof(Segment, arbitration), 64, -1},
-                                         Damage{"turn_word", offsetof(Segment, arbitration) + 64, 8,
-                                                0x7E},
-                                         Damage{"clients_zero", offsetof(Segment, clients),
-                                                sizeof(ClientSlot) * kMaxClients, 0},
-                                         Damage{"clients_random", offsetof(Segment, clients),
-                                                sizeof(ClientSlot) * kMaxClients, -1}),
-                         [](const testing::TestParamInfo<Damage>& row) { return row.param.name; });
-
-TEST_F(FilesTest, AProcessStoppedInsideTheLockCostsABoundedWait) {
-    Status status = Status::kOk;
-    auto client = attach(10, 0, status);
-    ASSERT_TRUE(client);
-    Process stopped([&] {
-        auto own = must_attach(20);
-        // The lock is held by a stopped process: only a debugger or bad luck does this.
-        Transaction transaction(const_cast<Segment&>(own->segment()));
-        CX_CHILD_CHECK(transaction.status() == Status::kOk);
-        raise(SIGSTOP);
-    });
-    int state = 0;
-    ASSERT_EQ(waitpid(stopped.pid(), &state, WUNTRACED), stopped.pid());
-    ASSERT_TRUE(WIFSTOPPED(state));
-    const std::uint64_t begin = monotonic_ns();
-    EXPECT_EQ(client->acquire(in_long()), Wait::kFault);
-    EXPECT_GE(monotonic_ns() - begin, kLockBoundNs);
-    EXPECT_EQ(client->acquire(in_long()), Wait::kFault) << "for ever, and at once";
-    client.reset();
-    stopped.send(SIGCONT);
-    stopped.expect_success();
 }
 
 }  // namespace

@@ -115,7 +115,7 @@ class ProcessTest : public testing::Test {
     }
     void TearDown() override { std::filesystem::remove_all(root_); }
 
-    std::string file() const { return root_ + "/GPU-00030609-0c0f-1215-181b-1e2124272a2d.v1"; }
+    std::string file() const { return root_ + "/GPU-00030609-0c0f-1215-181b-1e2124272a2d.v2"; }
     bool file_exists() const { return std::filesystem::exists(file()); }
 
     std::unique_ptr<Client> attach(std::uint64_t key, std::uint64_t lease_ms,

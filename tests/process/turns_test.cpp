@@ -229,8 +229,9 @@ TEST_F(TurnsTest, TheLeaseEndsATurnAndItsHolderIsTold) {
     const std::uint64_t begin = monotonic_ns();
     EXPECT_EQ(b->acquire(in_long()), Wait::kGranted);
     EXPECT_GE(monotonic_ns() - begin, 60 * kMs);
+    EXPECT_NE(a->notice(), seen) << "so its watcher wakes up";
+    EXPECT_NE(a->sleep(seen, in_long()), seen);
     EXPECT_FALSE(a->holding());
-    EXPECT_NE(a->notice(), seen);
     EXPECT_EQ(a->segment().arbitration.expired_count, 1U);
     EXPECT_EQ(a->acquire(0), Wait::kTimedOut);
     b->release();
@@ -252,6 +253,51 @@ TEST_F(TurnsTest, RekeyGivesBackAndJoins) {
     EXPECT_EQ(a->acquire(0), Wait::kGranted);
     EXPECT_EQ(a->rekey(JobIdentity{}), Status::kSystem) << "0 is no key";
     EXPECT_TRUE(a->holding());
+}
+
+TEST_F(TurnsTest, AStallIsShownUntilTheNextGrant) {
+    Status status = Status::kOk;
+    auto a = attach(10, 10'000, status);
+    auto b = attach(20, 10'000, status);
+    ASSERT_TRUE(a && b);
+    ASSERT_EQ(a->acquire(0), Wait::kGranted);
+    const ClientSlot& slot = b->segment().clients[b->slot()];
+    EXPECT_EQ(b->acquire(0), Wait::kTimedOut);
+    EXPECT_EQ(slot.stalled_ns, 0U);
+    const std::string site(2 * kCallSiteBytes, 'x');
+    b->note_stall(site.c_str(), 4711);
+    EXPECT_EQ(slot.stalled_ns, 4711U);
+    EXPECT_EQ(std::string(slot.stall_site), site.substr(0, kCallSiteBytes - 1));
+    b->note_stall("another thread", 4712);
+    EXPECT_EQ(slot.stalled_ns, 4711U) << "the text may be being read";
+    const TurnView turn = b->turn();
+    EXPECT_TRUE(turn.held);
+    EXPECT_STREQ(turn.holder, "job10");
+    EXPECT_EQ(turn.active_jobs, 2U);
+    a->release();
+    ASSERT_EQ(b->acquire(0), Wait::kGranted);
+    EXPECT_EQ(slot.stalled_ns, 0U);
+    b->note_stall("place", 5);
+    EXPECT_EQ(slot.stalled_ns, 5U);
+    EXPECT_STREQ(slot.stall_site, "place");
+}
+
+// Whoever waits when it comes is let go, though it is allowed again before the waiter has looked.
+TEST_F(TurnsTest, AnEndOfWaitingIsNotMissedByThoseWhoWaited) {
+    Status status = Status::kOk;
+    auto a = attach(10, 10'000, status);
+    auto b = attach(20, 10'000, status);
+    ASSERT_TRUE(a && b);
+    ASSERT_EQ(a->acquire(0), Wait::kGranted);
+    for (int round = 0; round < 100; ++round) {
+        std::thread waiter([&] { EXPECT_EQ(b->acquire(in_long()), Wait::kAborted); });
+        ASSERT_TRUE(eventually([&] { return a->wanted(); }));
+        b->let_go();
+        b->allow();
+        waiter.join();
+        ASSERT_FALSE(a->wanted());
+    }
+    EXPECT_EQ(b->acquire(0), Wait::kTimedOut);
 }
 
 TEST_F(TurnsTest, WhatAClientDoesIsSeenByTheTools) {

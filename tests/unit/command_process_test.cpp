@@ -154,6 +154,11 @@ TEST(Mistakes, AreOneLineAndStatusTwo) {
         {{"trace", "--job", "A=1"}, "crossover trace: --job requires --from-truth; see --help\n"},
         {{"trace", "--from-truth", "/no/file"},
          "crossover trace: --from-truth '/no/file' cannot be read\n"},
+        {{"plan"}, "crossover plan: file is required; see --help\n"},
+        {{"plan", "/no/file"}, "crossover plan: '/no/file' cannot be read\n"},
+        {{"plan", "/dev/null"}, "crossover plan: '/dev/null' is no JSON (at byte 1)\n"},
+        {{"plan", "--devices", "17", "/dev/null"},
+         "crossover plan: --devices: '17' is not a whole number from 1 to 16; see --help\n"},
     };
     for (const Mistake& mistake : mistakes) {
         Words words{kProgram};
@@ -172,7 +177,7 @@ TEST(Mistakes, AreOneLineAndStatusTwo) {
 
 // The texts are kept as files; CROSSOVER_UPDATE_GOLDEN=1 writes them anew.
 TEST(Help, IsAsKept) {
-    for (const std::string name : {"", "run", "compare", "status", "trace"}) {
+    for (const std::string name : {"", "run", "compare", "status", "trace", "plan"}) {
         Words words{kProgram, name, "--help"};
         std::erase(words, "");
         const Said said = run_program_of(words);
@@ -187,6 +192,43 @@ TEST(Help, IsAsKept) {
         EXPECT_EQ(said.out, content_of(file)) << file;
     }
     EXPECT_TRUE(run_program_of({kProgram, "--version"}).out.starts_with("crossover "));
+}
+
+TEST(Plan, PredictsAllJobsTogetherOrTheBestPairs) {
+    ScratchFolder folder;
+    const std::string jobs = folder.path() + "/jobs.json";
+    const std::string out = folder.path() + "/plan.json";
+    std::ofstream(jobs) << R"({"jobs": [{"name": "a", "compute_ms": 40, "communicate_ms": 20},
+        {"name": "b", "steps": [{"compute_ms": 20, "communicate_ms": 10},
+                                {"compute_ms": 20, "communicate_ms": 10}]},
+        {"name": "c", "compute_ms": 30, "communicate_ms": 30}]})";
+    const auto groups_of = [&](const Words& options) {
+        Words words{kProgram, "plan", "--handover-us", "0", "--separate-links", "--json", out};
+        words.insert(words.end(), options.begin(), options.end());
+        words.push_back(jobs);
+        const Said said = run_program_of(words);
+        EXPECT_EQ(said.exit_status(), 0) << said.err;
+        EXPECT_NE(said.out.find("speed"), std::string::npos) << said.out;
+        return nlohmann::json::parse(content_of(out)).at("groups");
+    };
+    const auto together = groups_of({"--together", "--nodes", "2"});
+    ASSERT_EQ(together.size(), 1U);
+    EXPECT_EQ(together[0].at("devices"), 4);
+    EXPECT_NEAR(together[0].at("bound_ms").get<double>(), 110, 0.01);
+    ASSERT_EQ(together[0].at("jobs").size(), 3U);
+    double used = 0;  // of a device
+    const double compute_ms[] = {40, 40, 30};
+    for (std::size_t i = 0; i < 3; ++i) {
+        const auto& job = together[0].at("jobs")[i];
+        EXPECT_NEAR(job.at("alone_ms").get<double>(), 60, 0.01);
+        used += compute_ms[i] / job.at("together_ms").get<double>();
+    }
+    EXPECT_NEAR(used, 1, 0.01) << "without hand-overs the device always computes";
+    EXPECT_NEAR(together[0].at("device_busy").get<double>(), 1, 0.05) << "but at the start";
+    const auto pairs = groups_of({});
+    ASSERT_EQ(pairs.size(), 2U);
+    EXPECT_EQ(pairs[0].at("jobs").size(), 2U);
+    EXPECT_EQ(pairs[1].at("jobs").size(), 1U);
 }
 
 TEST(Help, IsWrittenOrItIsNoSuccess) {

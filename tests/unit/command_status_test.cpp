@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "snapshot.hpp"
 #include "status_view.hpp"
@@ -128,6 +129,114 @@ TEST(Status, ALeaseThatRanOutHasNothingLeft) {
                     .at(0)
                     .at("turn")
                     .is_null());
+}
+
+// A call site that fills its field, without a closing zero.
+std::unique_ptr<Segment> stalled() {
+    auto segment = two_jobs();
+    ClientSlot& client = segment->clients[100];
+    std::memset(client.stall_site, 'y', sizeof client.stall_site);
+    client.stalled_ns = 400 * kMs;
+    std::strcpy(segment->jobs[1].name, "bert");
+    return segment;
+}
+
+TEST(Snapshot, TextEndsInItsFieldAndHoldsNothingUnprintable) {
+    const auto of = [](std::string_view bytes) { return text_of(bytes.data(), bytes.size()); };
+    EXPECT_EQ(of(std::string_view("train.py:12\0behind", 18)), "train.py:12");
+    EXPECT_EQ(of("a\x1b[31mb\x7f\tc"), "a?[31mb??c");
+    EXPECT_EQ(of("Stra\xc3\x9f"
+                 "e \xe4\xb8\xad \xf0\x9f\x99\x82"),
+              "Stra\xc3\x9f"
+              "e \xe4\xb8\xad \xf0\x9f\x99\x82");
+    EXPECT_EQ(of("cut \xe4\xb8"), "cut ??");           // an unfinished character
+    EXPECT_EQ(of("\x9b \xff \xc3("), "? ? ?(");        // no characters
+    EXPECT_EQ(of("\xc2\x9b"), "??");                   // a control of 8-bit terminals
+    EXPECT_EQ(of("\xc0\xaf \xe0\x80\xaf"), "?? ???");  // written longer than need be
+    EXPECT_EQ(of("\xed\xa0\x80"), "???");              // half a pair
+    EXPECT_EQ(of("\xf4\x90\x80\x80 \xf8"), "???? ?");  // beyond the last
+    EXPECT_EQ(of("\xe2\x80\xae"), "???");              // turns the direction of a line
+    EXPECT_EQ(of(""), "");
+}
+
+TEST(Status, TellsWhoStallsWhereAndWhoHasTheTurn) {
+    const auto segment = stalled();
+    const std::string site(kCallSiteBytes, 'y');
+    const std::string text = status_text_of({snapshot_of(*segment, 1000 * kMs)});
+    EXPECT_NE(text.find("\n  stalled: resnet, pid 4711: waits for its turn for 600.0 ms in " +
+                        site + "; bert has it for 100.0 ms\n"),
+              std::string::npos)
+        << text;
+    const nlohmann::ordered_json client =
+        status_json_of({snapshot_of(*segment, 1000 * kMs)}).at("devices").at(0).at("clients").at(0);
+    EXPECT_DOUBLE_EQ(client.at("stall").at("waits_ms").get<double>(), 600.0);
+    EXPECT_EQ(client.at("stall").at("site"), site);
+    EXPECT_EQ(client.at("stall").at("turn_of"), "bert");
+    EXPECT_DOUBLE_EQ(client.at("stall").at("turn_ms").get<double>(), 100.0);
+}
+
+TEST(Status, AStallWithoutPlaceOrHolderSaysSo) {
+    const auto segment = stalled();
+    segment->clients[100].stall_site[0] = '\0';
+    segment->clients[100].stalled_ns = 5000 * kMs;  // ahead of the clock: damage
+    segment->arbitration.turn.word = 0;
+    const DeviceSnapshot snapshot = snapshot_of(*segment, 1000 * kMs);
+    EXPECT_NE(
+        status_text_of({snapshot})
+            .find("waits for its turn for 0.0 ms in a place that is not known; nobody has it\n"),
+        std::string::npos)
+        << status_text_of({snapshot});
+    const nlohmann::ordered_json client =
+        status_json_of({snapshot}).at("devices").at(0).at("clients").at(0);
+    EXPECT_TRUE(client.at("stall").at("site").is_null());
+    EXPECT_TRUE(client.at("stall").at("turn_of").is_null());
+}
+
+TEST(Status, WhoDoesNotStallIsNotListedWhateverTheTextSays) {
+    const auto segment = stalled();
+    segment->clients[100].stalled_ns = 0;
+    segment->clients[102].stalled_ns = 5;  // of a client that has left
+    const DeviceSnapshot snapshot = snapshot_of(*segment, 1000 * kMs);
+    EXPECT_EQ(status_text_of({snapshot}).find("stalled"), std::string::npos);
+    for (const auto& client : status_json_of({snapshot}).at("devices").at(0).at("clients")) {
+        EXPECT_TRUE(client.at("stall").is_null());
+    }
+}
+
+TEST(Status, WeightsAreAColumnWhereOneWasGiven) {
+    const auto segment = two_jobs();
+    EXPECT_EQ(status_text_of({snapshot_of(*segment, 1000 * kMs)}).find("weight"),
+              std::string::npos);
+    segment->jobs[0].weight = 300;
+    const DeviceSnapshot snapshot = snapshot_of(*segment, 1000 * kMs);
+    const std::string text = status_text_of({snapshot});
+    EXPECT_NE(text.find("   share   weight\n"), std::string::npos) << text;
+    EXPECT_NE(text.find("   25.0 %      300\n"), std::string::npos) << text;
+    EXPECT_NE(text.find("   75.0 %        -\n"), std::string::npos) << text;
+    const auto jobs = status_json_of({snapshot}).at("devices").at(0).at("jobs");
+    EXPECT_EQ(jobs.at(0).at("weight"), 300);
+    EXPECT_DOUBLE_EQ(jobs.at(0).at("share").get<double>(), 0.25);
+    EXPECT_TRUE(jobs.at(1).at("weight").is_null());
+}
+
+TEST(Status, BeforeTheFirstTurnNobodyHasAShare) {
+    const auto segment = two_jobs();
+    segment->arbitration.turn.word = 0;
+    for (JobSlot& job : segment->jobs) job.held_ns = 0;
+    const auto jobs =
+        status_json_of({snapshot_of(*segment, 1000 * kMs)}).at("devices").at(0).at("jobs");
+    EXPECT_TRUE(jobs.at(0).at("share").is_null());
+}
+
+TEST(Status, SegmentsThatWereLeftForGoodAreNotShown) {
+    const auto segment = two_jobs();
+    for (const SegmentEnd end : {SegmentEnd::kLeft, SegmentEnd::kGivenUp}) {
+        segment->header.end = end;
+        const DeviceSnapshot snapshot = snapshot_of(*segment, 1000 * kMs);
+        EXPECT_EQ(status_text_of({snapshot}), "no jobs\n");
+        EXPECT_TRUE(status_json_of({snapshot}).at("devices").empty());
+        EXPECT_EQ(snapshot.jobs.size(), 2U);  // sums over what was are still to be had
+    }
 }
 
 TEST(Status, WithoutJobsSaysSo) {

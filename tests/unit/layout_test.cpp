@@ -13,13 +13,13 @@
 namespace crossover {
 namespace {
 
-TEST(Layout, VersionOneHasTheseOffsets) {
-    ASSERT_EQ(kLayoutVersion, 1U) << "write down the new version's offsets here";
+TEST(Layout, VersionTwoHasTheseOffsets) {
+    ASSERT_EQ(kLayoutVersion, 2U) << "write down the new version's offsets here";
     EXPECT_EQ(offsetof(Header, magic), 0U);
     EXPECT_EQ(offsetof(Header, total_bytes), 8U);
     EXPECT_EQ(offsetof(Header, device_uuid), 16U);
     EXPECT_EQ(offsetof(Header, version), 32U);
-    EXPECT_EQ(offsetof(Header, unlinked), 36U);
+    EXPECT_EQ(offsetof(Header, end), 36U);
     EXPECT_EQ(offsetof(Header, boot), 40U);
     EXPECT_EQ(offsetof(Segment, arbitration), 64U);
     EXPECT_EQ(offsetof(Arbitration, turn), 64U);
@@ -29,6 +29,8 @@ TEST(Layout, VersionOneHasTheseOffsets) {
     EXPECT_EQ(offsetof(JobSlot, lease_from_ns), 48U);
     EXPECT_EQ(offsetof(JobSlot, name), 96U);
     EXPECT_EQ(offsetof(JobSlot, fixed_lease_ns), 144U);
+    EXPECT_EQ(offsetof(JobSlot, debt_ns), 152U);
+    EXPECT_EQ(offsetof(JobSlot, weight), 160U);
     EXPECT_EQ(offsetof(Segment, clients), 256U + 192 * kMaxJobs);
     EXPECT_EQ(offsetof(ClientSlot, attached), 64U);
     EXPECT_EQ(offsetof(ClientSlot, claims), 88U);
@@ -37,9 +39,11 @@ TEST(Layout, VersionOneHasTheseOffsets) {
     EXPECT_EQ(offsetof(ClientSlot, phase), 104U);
     EXPECT_EQ(offsetof(ClientSlot, exposed_ns), 136U);
     EXPECT_EQ(offsetof(ClientSlot, released_turn), 152U);
-    EXPECT_EQ(offsetof(Segment, ring), 256U + 192 * kMaxJobs + 192 * kMaxClients);
+    EXPECT_EQ(offsetof(ClientSlot, stalled_ns), 160U);
+    EXPECT_EQ(offsetof(ClientSlot, stall_site), 168U);
+    EXPECT_EQ(offsetof(Segment, ring), 256U + 192 * kMaxJobs + 320 * kMaxClients);
     EXPECT_EQ(offsetof(EventRing, events), 64U);
-    EXPECT_EQ(sizeof(Segment), 256U + 192 * kMaxJobs + 192 * kMaxClients + 64 + 40 * kRingEvents);
+    EXPECT_EQ(sizeof(Segment), 256U + 192 * kMaxJobs + 320 * kMaxClients + 64 + 40 * kRingEvents);
 }
 
 TEST(Layout, TheTurnLineIsOneCacheLineOfItsOwn) {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "arbiter/options_text.hpp"
+#include "arbiter/policy.hpp"
 
 namespace crossover {
 namespace {
@@ -44,6 +45,7 @@ TEST_F(OptionsTest, DefaultsStandWhenNothingIsSet) {
     EXPECT_STREQ(options_.job, "");
     EXPECT_STREQ(options_.dir, "");
     EXPECT_EQ(options_.lease_ms, 0U);
+    EXPECT_EQ(options_.weight, 0U);
     EXPECT_EQ(options_.min_window_us, 300U);
     EXPECT_EQ(options_.idle_grace_us, 5000U);
     EXPECT_EQ(options_.log, 1U);
@@ -59,6 +61,7 @@ TEST_F(OptionsTest, TakesGoodValues) {
                      {"CROSSOVER_JOB", "resnet a"},
                      {"CROSSOVER_DIR", "/srv/crossover"},
                      {"CROSSOVER_LEASE_MS", "10000"},
+                     {"CROSSOVER_WEIGHT", "1000"},
                      {"CROSSOVER_MIN_WINDOW_US", "0"},
                      {"CROSSOVER_IDLE_GRACE_US", "000100"},
                      {"CROSSOVER_LOG", "debug"}}),
@@ -67,6 +70,7 @@ TEST_F(OptionsTest, TakesGoodValues) {
     EXPECT_STREQ(options_.job, "resnet a");
     EXPECT_STREQ(options_.dir, "/srv/crossover");
     EXPECT_EQ(options_.lease_ms, 10000U);
+    EXPECT_EQ(options_.weight, 1000U);
     EXPECT_EQ(options_.min_window_us, 0U);
     EXPECT_EQ(options_.idle_grace_us, 100U);
     EXPECT_EQ(options_.log, static_cast<std::uint32_t>(LogLevel::kDebug));
@@ -85,6 +89,10 @@ TEST_F(OptionsTest, NamesTheBadVariableAndWhatIsAllowed) {
                                   "18446744073709551617", "99999999999999999999999999"}) {
         EXPECT_EQ(parse({{"CROSSOVER_LEASE_MS", bad}}),
                   "CROSSOVER_LEASE_MS is '" + bad + "'; allowed: a whole number from 0 to 10000");
+    }
+    for (const std::string bad : {"1001", "-2", "heavy", "1.5"}) {
+        EXPECT_EQ(parse({{"CROSSOVER_WEIGHT", bad}}),
+                  "CROSSOVER_WEIGHT is '" + bad + "'; allowed: a whole number from 0 to 1000");
     }
     EXPECT_EQ(parse({{"CROSSOVER_IDLE_GRACE_US", "99"}}),
               "CROSSOVER_IDLE_GRACE_US is '99'; allowed: a whole number from 100 to 10000000");
@@ -144,6 +152,15 @@ TEST(OptionRows, SayWhatTheParserDoes) {
     EXPECT_EQ(names.count("CROSSOVER"), 1U);
     EXPECT_EQ(flags.count("--mode"), 1U);
     EXPECT_EQ(flags.count("--min-window-us"), 1U);
+}
+
+TEST(OptionRows, TheLargestWeightIsThePolicys) {
+    environment = {{"CROSSOVER_WEIGHT", std::to_string(kMaxWeight)}};
+    Options options;
+    char error[256] = "";
+    EXPECT_TRUE(parse_environment(look_up, options, error, sizeof error)) << error;
+    environment = {{"CROSSOVER_WEIGHT", std::to_string(kMaxWeight + 1)}};
+    EXPECT_FALSE(parse_environment(look_up, options, error, sizeof error));
 }
 
 TEST(OptionRows, MarkdownHasARowForEach) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Crossover order and leases as tables, and fairness over seeded random histories. Re-alignment of
-// several devices stands in state_test.cpp, which has the whole of a turn's life.
+// several devices stands in realign_test.cpp; shares by weight in policy_weights_test.cpp.
 #include "arbiter/policy.hpp"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 #include <vector>
@@ -129,7 +130,8 @@ TEST(Lease, IsTwiceTheRecentTurnWithinBounds) {
     EXPECT_EQ(lease_ns(26 * kMs, 0), 52 * kMs);
     EXPECT_EQ(lease_ns(5'000 * kMs, 0), kMaxLeaseNs);
     EXPECT_EQ(lease_ns(5'001 * kMs, 0), kMaxLeaseNs);
-    EXPECT_EQ(lease_ns(UINT64_MAX, 0), kMaxLeaseNs);
+    EXPECT_EQ(lease_ns(kMaxLeaseNs, 0), kMaxLeaseNs);
+    EXPECT_EQ(lease_ns(UINT64_MAX, 0), kMinLeaseNs) << "cut for longer than any lease";
 }
 
 TEST(Lease, FixedLengthOverrides) {
@@ -160,21 +162,91 @@ TEST(RecentTurn, RisesFasterThanItFalls) {
     EXPECT_EQ(down, 200 * kMs - 100 * kMs / 8);
 }
 
-TEST(RecentTurn, ATurnCutByItsLeaseNeverShortensTheNext) {
-    EXPECT_EQ(updated_recent_turn_ns(100 * kMs, 60 * kMs, true), 100 * kMs);
-    EXPECT_EQ(updated_recent_turn_ns(100 * kMs, 200 * kMs, true), 200 * kMs);
-    // So a job whose turns are longer than first thought reaches their length in a few turns.
-    std::uint64_t recent = 1 * kMs;
-    int cuts = 0;
-    while (lease_ns(recent, 0) < 3'000 * kMs) {
-        recent = updated_recent_turn_ns(recent, lease_ns(recent, 0), true);
-        ASSERT_LE(++cuts, 7);
+TEST(RecentTurn, ACutTurnIsPartOfAPhaseThatEndsLater) {
+    std::uint64_t recent = updated_recent_turn_ns(0, 100 * kMs, false);
+    for (int part = 1; part <= 3; ++part) {
+        recent = updated_recent_turn_ns(recent, 200 * kMs, true);
+        EXPECT_EQ(recent_mean_ns(recent), 100 * kMs);
+        EXPECT_EQ(recent_cut_ns(recent), 200 * kMs * static_cast<std::uint64_t>(part));
+        EXPECT_EQ(lease_ns(recent, 0), 200 * kMs) << "others wait no longer than before";
+        EXPECT_EQ(expected_turn_ns(recent, 0), 200 * kMs);
+    }
+    recent = updated_recent_turn_ns(recent, 100 * kMs, false);
+    EXPECT_EQ(recent_mean_ns(recent), 400 * kMs) << "half way from 100 ms to 700 ms";
+    EXPECT_EQ(recent_cut_ns(recent), 0U);
+    EXPECT_EQ(lease_ns(recent, 0), 800 * kMs) << "and the next phase is covered";
+}
+
+TEST(RecentTurn, APhaseOfAnyCoveredLengthIsLearntInAFewPhases) {
+    for (const std::uint64_t phase : {60 * kMs, 700 * kMs, 3'000 * kMs, 9'000 * kMs}) {
+        for (std::uint64_t recent : {std::uint64_t{0}, 1 * kMs, 25 * kMs}) {
+            bool covered = false;
+            for (int phases = 0; phases < 5; ++phases) {
+                std::uint64_t left = phase;
+                covered = lease_ns(recent, 0) >= phase;
+                while (left > lease_ns(recent, 0)) {
+                    const std::uint64_t part = lease_ns(recent, 0);
+                    recent = updated_recent_turn_ns(recent, part, true);
+                    left -= part;
+                }
+                recent = updated_recent_turn_ns(recent, left, false);
+            }
+            EXPECT_TRUE(covered) << phase;
+        }
     }
 }
 
+TEST(RecentTurn, AJobThatNeverDrainsGetsASlice) {
+    for (std::uint64_t recent : {std::uint64_t{0}, 400 * kMs, 5'000 * kMs}) {
+        std::uint64_t had = 0;
+        std::uint64_t longest = 0;
+        const std::uint64_t first = lease_ns(recent, 0);
+        for (int turn = 0; turn < 100'000; ++turn) {
+            const std::uint64_t lease = lease_ns(recent, 0);
+            longest = std::max(longest, lease);
+            if (had > kMaxLeaseNs) {
+                ASSERT_EQ(lease, kMinLeaseNs) << "turn " << turn;
+            }
+            recent = updated_recent_turn_ns(recent, lease, true);
+            had += lease;
+        }
+        EXPECT_EQ(longest, first) << "no cut makes the others wait longer";
+        // Its phase ends once: the lease it starts from shrinks each time, down to the slice.
+        for (int phase = 0; phase < 12; ++phase) {
+            recent = updated_recent_turn_ns(recent, kMs, false);
+            recent = updated_recent_turn_ns(recent, kMaxLeaseNs, true);
+            recent = updated_recent_turn_ns(recent, kMaxLeaseNs, true);
+        }
+        recent = updated_recent_turn_ns(recent, kMs, false);
+        EXPECT_EQ(lease_ns(recent, 0), kMinLeaseNs);
+    }
+}
+
+TEST(RecentTurn, OnePhaseBeyondAllLeasesIsAnException) {
+    const std::uint64_t recent = updated_recent_turn_ns(400 * kMs, 3'600'000 * kMs, false);
+    EXPECT_EQ(lease_ns(recent, 0), 400 * kMs) << "it still covers the usual phase";
+}
+
 TEST(RecentTurn, StaysBounded) {
-    EXPECT_EQ(updated_recent_turn_ns(UINT64_MAX, UINT64_MAX, false), kMaxLeaseNs);
-    EXPECT_EQ(updated_recent_turn_ns(kMaxLeaseNs, UINT64_MAX, true), kMaxLeaseNs);
+    for (const bool cut : {false, true}) {
+        for (const std::uint64_t recent : {std::uint64_t{0}, kMaxLeaseNs, UINT64_MAX}) {
+            for (const std::uint64_t turn : {std::uint64_t{0}, kMaxLeaseNs, UINT64_MAX}) {
+                const std::uint64_t next = updated_recent_turn_ns(recent, turn, cut);
+                EXPECT_LE(recent_mean_ns(next), kMaxLeaseNs);
+                EXPECT_GE(recent_cut_ns(next), cut ? kMs : 0);
+                EXPECT_GE(lease_ns(next, 0), kMinLeaseNs);
+                EXPECT_LE(lease_ns(next, 0), kMaxLeaseNs);
+            }
+        }
+    }
+    EXPECT_EQ(recent_mean_ns(updated_recent_turn_ns(kMaxLeaseNs, kMaxLeaseNs, false)), kMaxLeaseNs);
+}
+
+TEST(ExpectedTurn, IsTheMeanOrTheLeaseThatCutsIt) {
+    EXPECT_EQ(expected_turn_ns(0, 0), 0U);
+    EXPECT_EQ(expected_turn_ns(80 * kMs, 0), 80 * kMs);
+    EXPECT_EQ(expected_turn_ns(80 * kMs, 5 * kMs), 5 * kMs);
+    EXPECT_EQ(expected_turn_ns(updated_recent_turn_ns(0, 1'000 * kMs, true), 0), kFirstLeaseNs);
 }
 
 }  // namespace

@@ -4,7 +4,9 @@
 #include "arbiter/segment_lock.hpp"
 
 #include <gtest/gtest.h>
+#include <linux/futex.h>
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -82,6 +84,71 @@ TEST(SegmentLock, OwnerDeathIsAResult) {
     ASSERT_EQ(try_lock(lock.bytes, held), LockResult::kOwnerDied);
     EXPECT_TRUE(unlock(held)) << "not repaired";
     EXPECT_EQ(try_lock(lock.bytes, held), LockResult::kCorrupt);
+}
+
+std::uint32_t word_of(const Storage& lock) {
+    std::uint32_t word = 0;
+    std::memcpy(&word, lock.bytes, sizeof word);
+    return word;
+}
+
+// What a sleeper relies on: its mark in the word is kept by libc and the kernel until somebody is
+// woken for it, and disturbs neither the holder nor the checks.
+TEST(SegmentLock, AWatcherIsWokenWhenTheLockIsGivenBack) {
+    Storage lock;
+    FutexWord word;
+    EXPECT_EQ(watch(lock.bytes, word), LockWatch::kFree);
+    EXPECT_EQ(word_of(lock), 0U) << "a free lock is left as it is";
+    for (const bool long_held : {false, true}) {
+        HeldLock held;
+        ASSERT_EQ(try_lock(lock.bytes, held), LockResult::kLocked);
+        std::atomic<bool> woken{false};
+        ASSERT_EQ(watch(lock.bytes, word), LockWatch::kHeld);
+        EXPECT_NE(word_of(lock) & FUTEX_WAITERS, 0U);
+        EXPECT_EQ(word.seen, word_of(lock));
+        std::thread sleeper([&] {
+            EXPECT_EQ(futex_wait(*word.word, word.seen, monotonic_ns() + 60'000 * kMs),
+                      FutexWait::kWoken);
+            woken = true;
+        });
+        HeldLock other;
+        std::thread([&] { EXPECT_EQ(try_lock(lock.bytes, other), LockResult::kBusy); }).join();
+        EXPECT_NE(word_of(lock) & FUTEX_WAITERS, 0U);
+        EXPECT_FALSE(woken);
+        EXPECT_TRUE(long_held ? unlock_long_held(held) : unlock(held));
+        sleeper.join();
+        EXPECT_EQ(word_of(lock), 0U);
+    }
+}
+
+TEST(SegmentLock, AWatcherIsWokenWhenTheOwnerDies) {
+    Storage lock;
+    std::atomic<int> step{0};
+    std::thread owner([&] {
+        HeldLock held;
+        ASSERT_EQ(try_lock(lock.bytes, held), LockResult::kLocked);
+        step = 1;
+        while (step != 2) std::this_thread::yield();
+    });
+    while (step != 1) std::this_thread::yield();
+    FutexWord word;
+    ASSERT_EQ(watch(lock.bytes, word), LockWatch::kHeld);
+    std::thread sleeper([&] {
+        EXPECT_EQ(futex_wait(*word.word, word.seen, monotonic_ns() + 60'000 * kMs),
+                  FutexWait::kWoken);
+    });
+    step = 2;
+    owner.join();
+    sleeper.join();
+    EXPECT_NE(word_of(lock) & FUTEX_OWNER_DIED, 0U);
+    EXPECT_EQ(watch(lock.bytes, word), LockWatch::kFree) << "nothing to wait for";
+    HeldLock held;
+    ASSERT_EQ(try_lock(lock.bytes, held), LockResult::kOwnerDied);
+    mark_consistent(held);
+    EXPECT_TRUE(unlock(held));
+    alignas(64) std::byte foreign[64];
+    std::memset(foreign, 0xA5, sizeof foreign);
+    EXPECT_EQ(watch(foreign, word), LockWatch::kCorrupt);
 }
 
 TEST(SegmentLock, ForeignBytesNeverHangOrCrash) {
@@ -178,6 +245,29 @@ TEST(TransactionTest, RepairsAfterAnOwnersDeath) {
     }
     EXPECT_EQ(Transaction(*segment).status(), Status::kOk);
     EXPECT_TRUE(unlock_long_held(life));
+}
+
+TEST(TransactionTest, AGivenUpSegmentIsNobodys) {
+    auto segment = make_locked_segment();
+    Wakes wakes;
+    Joining joining;
+    joining.job_key = 5;
+    ASSERT_EQ(attach_client(*segment, 0, joining, 1, wakes), Status::kOk);
+    Transaction late(*segment);
+    ASSERT_EQ(late.status(), Status::kOk);
+    const std::uint32_t grant = segment->clients[0].grant;
+    const std::uint32_t notice = segment->clients[0].notice;
+    // By somebody who has waited for the lock in vain.
+    std::thread([&] {
+        EXPECT_EQ(Transaction(*segment, kNoSlot, kMs).status(), Status::kTimedOut);
+        give_up(*segment);
+        EXPECT_EQ(Transaction(*segment, kNoSlot, kMs).status(), Status::kGivenUp) << "at once";
+    }).join();
+    EXPECT_NE(segment->clients[0].grant, grant);
+    EXPECT_NE(segment->clients[0].notice, notice);
+    ASSERT_TRUE(request(*segment, 0, 2, late.wakes())) << "a turn, but of what?";
+    EXPECT_EQ(late.finish(), Status::kGivenUp);
+    EXPECT_EQ(Transaction(*segment).status(), Status::kGivenUp) << "for good";
 }
 
 TEST(TransactionTest, SeesDamageAndStaysOut) {

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -21,6 +22,7 @@
 
 #include "arbiter/futex.hpp"
 #include "arbiter/state.hpp"
+#include "arbiter/transaction.hpp"
 
 namespace crossover {
 namespace {
@@ -50,7 +52,7 @@ class SegmentTest : public testing::Test {
         if (status != Status::kOk) return status;
         return open_or_create(folder, device_, monotonic_ns() + wait_ns, segment);
     }
-    std::string file() const { return root_ + "/GPU-00010203-0405-0607-0809-0a0b0c0d0e0f.v1"; }
+    std::string file() const { return root_ + "/GPU-00010203-0405-0607-0809-0a0b0c0d0e0f.v2"; }
     void write_file(const std::string& content) {
         std::ofstream(file(), std::ios::binary) << content;
         chmod(file().c_str(), 0600);
@@ -226,22 +228,71 @@ TEST_F(SegmentTest, RandomContentIsCorruptOrAtLeastHarmless) {
     }
 }
 
-TEST_F(SegmentTest, WaitsBoundedForAHalfMadeOne) {
+// A file gets its name when it is complete: one that looks half made is damaged.
+TEST_F(SegmentTest, HalfMadeIsDamaged) {
     MappedSegment segment;
     write_file(std::string(sizeof(Segment), '\0'));
-    EXPECT_EQ(open(segment, 20 * kMs), Status::kNotReady);
+    EXPECT_EQ(open(segment), Status::kCorrupt);
     fs::remove(file());
-    // And takes it when it gets ready in time.
     write_damaged([](std::string& bytes) { bytes[offsetof(Header, version)] = 0; });
-    EXPECT_EQ(open(segment, 20 * kMs), Status::kNotReady);
-    std::thread maker([this] {
-        std::this_thread::sleep_for(std::chrono::milliseconds(30));
-        std::fstream out(file(), std::ios::binary | std::ios::in | std::ios::out);
-        out.seekp(offsetof(Header, version));
-        out.put(1);
-    });
-    EXPECT_EQ(open(segment, 50'000 * kMs), Status::kOk);
-    maker.join();
+    EXPECT_EQ(open(segment), Status::kCorrupt);
+}
+
+TEST_F(SegmentTest, ADamagedFileCanBeRemovedByWhoFoundIt) {
+    MappedSegment segment;
+    for (const std::size_t size : {std::size_t{3}, sizeof(Segment) + 7}) {
+        write_file(std::string(size, 'x'));
+        ASSERT_EQ(open(segment), Status::kCorrupt);
+        EXPECT_EQ(segment.get() != nullptr, size > sizeof(Segment)) << "mapped if long enough";
+        EXPECT_TRUE(segment.is_named());
+        EXPECT_EQ(remove_name(segment), Status::kOk);
+        EXPECT_FALSE(fs::exists(file()));
+    }
+}
+
+// Whoever is removing the name holds the file's lock; nobody else removes it meanwhile.
+TEST_F(SegmentTest, ARemovalUnderWayIsNotDoubled) {
+    MappedSegment segment;
+    ASSERT_EQ(open(segment), Status::kOk);
+    const int held = ::open(file().c_str(), O_RDONLY | O_CLOEXEC);
+    ASSERT_GE(held, 0);
+    ASSERT_EQ(flock(held, LOCK_EX), 0);
+    EXPECT_EQ(remove_name(segment), Status::kNotReady);
+    EXPECT_TRUE(segment.is_named());
+    close(held);
+    EXPECT_EQ(remove_name(segment), Status::kOk);
+    EXPECT_FALSE(segment.is_named());
+}
+
+TEST_F(SegmentTest, TurnsOfALaterSegmentHaveLaterNumbers) {
+    std::uint64_t last = 0;
+    for (int i = 0; i < 3; ++i) {
+        MappedSegment segment;
+        ASSERT_EQ(open(segment), Status::kOk);
+        const std::uint64_t word = segment.get()->arbitration.turn.word;
+        EXPECT_EQ(word & kTurnJobMask, 0U);
+        EXPECT_GT(word, last);
+        last = word;
+        EXPECT_EQ(remove_name(segment), Status::kOk);
+    }
+}
+
+// What the file's memory becomes once it is gone.
+TEST_F(SegmentTest, ACutFileIsNoticedWithoutTouchingItAndCanBeBlanked) {
+    MappedSegment segment;
+    ASSERT_EQ(open(segment), Status::kOk);
+    EXPECT_TRUE(whole(*segment.get()));
+    for (const std::size_t size : {sizeof(Segment) - 4096, sizeof(Segment) / 2, std::size_t{0}}) {
+        ASSERT_EQ(truncate(file().c_str(), static_cast<off_t>(size)), 0);
+        EXPECT_FALSE(whole(*segment.get())) << size;
+    }
+    MappedSegment reader;
+    EXPECT_EQ(open(reader), Status::kCorrupt);
+    segment.blank();
+    EXPECT_TRUE(whole(*segment.get()));
+    EXPECT_EQ(segment.get()->header.magic, 0U);
+    segment.get()->header.magic = 1;
+    EXPECT_EQ(fs::file_size(file()), 0U) << "no longer the file's";
 }
 
 TEST_F(SegmentTest, AFileOfAnEarlierRunOfTheMachineIsReplaced) {
@@ -275,8 +326,8 @@ TEST_F(SegmentTest, ToolsReadOnly) {
     Folder folder;
     ASSERT_EQ(choose_folder(root_.c_str(), false, folder), Status::kOk);
     std::ofstream(root_ + "/notes.txt") << "not a segment";
-    std::ofstream(root_ + "/GPU-00010203-0405-0607-0809-0a0b0c0d0e0f.v2") << "another layout";
-    std::ofstream(root_ + "/GPU-00010203.v1") << "no uuid";
+    std::ofstream(root_ + "/GPU-00010203-0405-0607-0809-0a0b0c0d0e0f.v1") << "another layout";
+    std::ofstream(root_ + "/GPU-00010203.v2") << "no uuid";
     const std::vector<SegmentFile> files = list_segments(folder);
     ASSERT_EQ(files.size(), 1U);
     EXPECT_EQ(files[0].path, file());
@@ -286,7 +337,7 @@ TEST_F(SegmentTest, ToolsReadOnly) {
     EXPECT_EQ(reader.get(), nullptr) << "nothing to write through";
     writer.get()->arbitration.turn_count = 9;
     EXPECT_EQ(reader.view()->arbitration.turn_count, 9U);
-    EXPECT_EQ(open_read_only(folder, (root_ + "/none.v1").c_str(), reader), Status::kNotFound);
+    EXPECT_EQ(open_read_only(folder, (root_ + "/none.v2").c_str(), reader), Status::kNotFound);
     EXPECT_EQ(reader.view(), nullptr);
 }
 

@@ -305,6 +305,28 @@ TEST(SimgpuEngine, StallNeedsAllParticipantsAtOnce) {
     EXPECT_EQ(machine.done(2, 1), 7 * kMs);
 }
 
+TEST(SimgpuEngine, RanksOfHostsOfTheirOwnMayShareADevice) {
+    for (const TimesliceComm way : {TimesliceComm::kContinue, TimesliceComm::kStall}) {
+        EngineSettings settings = sliced();
+        settings.timeslice_comm = way;
+        Machine machine(settings);
+        for (ClientId id = 1; id <= 2; ++id) {
+            machine.client(id);
+            machine.stream(id, id, 0);
+        }
+        EXPECT_EQ(machine.comm({{1, 0}, {2, 0}}), 0U);
+        const std::uint64_t comm = machine.comm({{1, 0}, {2, 0}}, 78, true);
+        ASSERT_NE(comm, 0U);
+        machine.send(1, Machine::collective(1, 1, comm, 0, 0, 3 * kMs), 0);
+        machine.send(2, Machine::collective(1, 2, comm, 1, 0, 3 * kMs), 0);
+        machine.run();
+        // The second rank becomes resident in the second slice; from then on one of them always has
+        // the device.
+        EXPECT_EQ(machine.done(1, 1), 5 * kMs);
+        EXPECT_EQ(machine.done(2, 1), 5 * kMs);
+    }
+}
+
 // ---- whole jobs ----
 
 // Two jobs of two ranks each on the same two devices: iterations of kernels that take 20 ms in all

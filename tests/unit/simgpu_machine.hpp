@@ -108,7 +108,9 @@ class Machine {
     }
 
     // Ranks 0, 1, … of a new communicator; its number, 0 if it was refused.
-    std::uint64_t comm(const std::vector<std::pair<ClientId, int>>& ranks, std::uint64_t key = 77) {
+    // `own_hosts`: each rank says it is on a host of its own.
+    std::uint64_t comm(const std::vector<std::pair<ClientId, int>>& ranks, std::uint64_t key = 77,
+                       bool own_hosts = false) {
         ready.clear();
         for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
             Request request;
@@ -117,6 +119,7 @@ class Machine {
             request.participants = static_cast<std::uint32_t>(ranks.size());
             request.rank = rank;
             request.device = ranks[rank].second;
+            request.rendezvous = own_hosts ? rank + 1 : 0;
             send(ranks[rank].first, request, 0);
         }
         return ready.empty() ? 0 : ready.back().value;

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <thread>
 
+#include "shim/inference/thread_end.hpp"
 #include "tests/unit/fake_gpu.hpp"
 
 namespace crossover {
@@ -352,6 +354,207 @@ TEST_F(Windows, EventsAreUsedAgain) {
         ASSERT_TRUE(windows.poll_finished());
     }
     EXPECT_LE(gpu.alive, 16U);
+}
+
+TEST_F(Windows, LaunchesBehindACollectiveStandStillUntilItEnds) {
+    Stream& main = stream(kMain);
+    Stream& comm = stream(kComm);
+    const std::uint64_t first = ddp_iteration(10 * kMs, 20 * kMs);
+    ASSERT_NE(first, 0U);
+    gpu.work(kMain, 5 * kMs);  // the optimizer, launched behind the collective
+    windows.compute_submitted(main);
+    gpu.now = 10 * kMs - 1;
+    EXPECT_EQ(windows.stands_behind(), 0U) << "the backward pass runs";
+    gpu.now = 10 * kMs;
+    EXPECT_EQ(windows.stands_behind(), first);
+    EXPECT_FALSE(windows.drained()) << "the optimizer has not run: the turn stays";
+    // The thread runs ahead by an iteration.
+    const std::uint64_t second = ddp_iteration(10 * kMs, 20 * kMs);
+    ASSERT_GT(second, first);
+    EXPECT_EQ(windows.stands_behind(), first);
+    EXPECT_TRUE(windows.still_runs(first));
+    gpu.now = 30 * kMs;
+    EXPECT_FALSE(windows.still_runs(first)) << "before anybody has polled";
+    ASSERT_TRUE(finish_at(30 * kMs));
+    EXPECT_EQ(windows.stands_behind(), 0U) << "the optimizer and the next forward pass run";
+    gpu.now = 45 * kMs;
+    EXPECT_EQ(windows.stands_behind(), second);
+    gpu.now = gpu.end_of(kComm);
+    ASSERT_TRUE(windows.poll_finished());
+    EXPECT_EQ(windows.stands_behind(), 0U) << "nothing is in flight";
+    static_cast<void>(comm);
+}
+
+TEST_F(Windows, AStreamThatNothingHoldsBackKeepsTheJobFromStandingStill) {
+    Stream& main = stream(kMain);
+    Stream& other = stream(kOther);
+    launch(main, kMs);
+    const std::uint64_t number = collective(main, 20 * kMs);
+    launch(main, kMs);
+    gpu.now = kMs;
+    EXPECT_EQ(windows.stands_behind(), number) << "its own next launch is behind it";
+    launch(other, 5 * kMs);
+    EXPECT_EQ(windows.stands_behind(), 0U);
+    EXPECT_TRUE(windows.mark_open_streams());
+    EXPECT_EQ(windows.stands_behind(), 0U);
+    gpu.now = 6 * kMs;
+    EXPECT_EQ(windows.stands_behind(), number);
+}
+
+TEST_F(Windows, LegacyStreamStandsBehindACollectiveOnABlockingOne) {
+    Stream& legacy = stream(kMain, StreamKind::kLegacyDefault);
+    Stream& blocking = stream(kComm, StreamKind::kBlocking);
+    Stream& free = stream(kOther);
+    for (Stream* each : {&legacy, &free}) {
+        launch(*each, kMs);
+    }
+    const std::uint64_t number = collective(blocking, 5 * kMs);
+    gpu.now = kMs;
+    launch(legacy, kMs);
+    EXPECT_EQ(windows.stands_behind(), number);
+    launch(free, kMs);
+    EXPECT_EQ(windows.stands_behind(), 0U) << "a non-blocking stream waits for nothing";
+}
+
+TEST_F(Windows, BehindAGraphThatComputesNothingStandsStill) {
+    Stream& main = stream(kMain);
+    launch(main, kMs);
+    const std::uint64_t graph = windows.before_collective(main, {7, 1000, 1}, true);
+    gpu.work(kMain, 10 * kMs);
+    windows.after_collective(main, graph, true);
+    windows.compute_submitted(main);
+    launch(main, kMs);
+    gpu.now = 5 * kMs;
+    EXPECT_EQ(windows.stands_behind(), 0U) << "the graph may be computing";
+}
+
+TEST_F(Windows, WhatComesBehindAGraphThatComputesWaitsForItsWholeRunningTime) {
+    Stream& main = stream(kMain);
+    const auto graph = [&](std::int64_t ns) {
+        const std::uint64_t number = windows.before_collective(main, {7, 1000, 1}, true);
+        gpu.work(kMain, ns);
+        windows.after_collective(main, number, true);
+        return number;
+    };
+    const auto behind = [&](std::uint64_t number) {
+        EXPECT_EQ(windows.unfinished_behind(main), number);
+        return windows.crossing_pays(main, number, kMinWindow);
+    };
+    launch(main, kMs);
+    const std::uint64_t first = graph(10 * kMs);
+    EXPECT_TRUE(windows.computing_graph_in_flight());
+    EXPECT_TRUE(behind(first)) << "the first of its kind may wait for its peers for long";
+    gpu.now = kMs;
+    EXPECT_TRUE(windows.drained()) << "the graph's own compute is none that the turn is held for";
+    EXPECT_EQ(windows.stands_behind(), 0U) << "a window, while the graph may be computing";
+    const auto done = finish_at(11 * kMs);
+    ASSERT_TRUE(done);
+    EXPECT_EQ(done->exposed_ns, 0U);
+    EXPECT_FALSE(windows.computing_graph_in_flight());
+
+    const std::uint64_t second = graph(10 * kMs);
+    EXPECT_EQ(windows.expected_window_ns(second), 10U * kMs);
+    EXPECT_TRUE(behind(second));
+    EXPECT_TRUE(finish_at(gpu.end_of(kMain)));
+}
+
+TEST_F(Windows, AShortGraphThatComputesIsPassed) {
+    Stream& main = stream(kMain);
+    const auto graph = [&] {
+        const std::uint64_t number = windows.before_collective(main, {7, 1000, 1}, true);
+        gpu.work(kMain, kMs / 10);
+        windows.after_collective(main, number, true);
+        return number;
+    };
+    graph();
+    EXPECT_TRUE(finish_at(gpu.end_of(kMain)));
+    const std::uint64_t number = graph();
+    EXPECT_EQ(windows.unfinished_behind(main), number);
+    EXPECT_FALSE(windows.crossing_pays(main, number, kMinWindow));
+    EXPECT_EQ(windows.unfinished_behind(main), 0U);
+}
+
+TEST_F(Windows, AGraphsLengthSaysNothingOfACollectiveOfTheSameCall) {
+    Stream& main = stream(kMain);
+    const std::uint64_t graph = windows.before_collective(main, {7, 1000, 1}, true);
+    gpu.work(kMain, 10 * kMs);
+    windows.after_collective(main, graph, true);
+    EXPECT_TRUE(finish_at(gpu.end_of(kMain)));
+    EXPECT_FALSE(windows.expected_window_ns(collective(main, kMs)));
+}
+
+TEST_F(Windows, AStreamOfGraphsThatComputeIsNoCommunicationStream) {
+    Stream& main = stream(kMain);
+    Stream& other = stream(kOther);
+    launch(other, kMs);
+    record(kReady, other);
+    wait(main, kReady, other);
+    for (int i = 0; i < 2; ++i) {
+        const std::uint64_t graph = windows.before_collective(main, {7, 1000, 1}, true);
+        gpu.work(kMain, kMs);
+        windows.after_collective(main, graph, true);
+    }
+    collective(main, kMs);
+    EXPECT_FALSE(main.communication.load());
+}
+
+TEST_F(Windows, TheExpectedLengthIsThatOfTheCollectiveAskedFor) {
+    Stream& comm = stream(kComm);
+    collective(comm, 6 * kMs, 6000);
+    collective(comm, 2 * kMs, 2000);
+    gpu.now = gpu.end_of(kComm);
+    while (windows.poll_finished()) {
+    }
+    const std::uint64_t longer = collective(comm, 6 * kMs, 6000);
+    collective(comm, 2 * kMs, 2000);
+    EXPECT_EQ(windows.expected_window_ns(longer), 6U * kMs);
+    EXPECT_EQ(windows.expected_window_ns(), 2U * kMs);
+}
+
+TEST_F(Windows, APerThreadStreamIsMarkedAtItsOwnThreadsEventRecords) {
+    Stream& comm = stream(kComm);
+    std::thread([&] {
+        Stream& own = stream(kMain, StreamKind::kPerThread);
+        launch(own, 10 * kMs);
+        record(kReady, own);
+        const std::size_t before = gpu.records;
+        record(kReady, own);
+        EXPECT_EQ(gpu.records, before) << "nothing was launched since";
+    }).join();
+    // Another thread submits the collective, as Horovod's does.
+    windows.before_wait(comm, kReady);
+    gpu.join(kComm, kMain);
+    collective(comm, 5 * kMs);
+    gpu.now = 10 * kMs - 1;
+    EXPECT_FALSE(windows.drained());
+    gpu.now = 10 * kMs;
+    EXPECT_TRUE(windows.drained());
+}
+
+TEST_F(Windows, AThreadThatEndsLeavesItsPerThreadStreamMarked) {
+    static WindowInference* inference = nullptr;
+    inference = &windows;
+    std::thread([&] {
+        ASSERT_TRUE(at_thread_end(
+            [](std::uintptr_t key) noexcept { inference->remove_stream(key); }, kMain));
+        launch(stream(kMain, StreamKind::kPerThread), 10 * kMs);
+        EXPECT_FALSE(windows.drained());
+    }).join();
+    EXPECT_EQ(windows.find_stream(kMain), nullptr);
+    gpu.now = 10 * kMs - 1;
+    EXPECT_FALSE(windows.drained());
+    gpu.now = 10 * kMs;
+    EXPECT_TRUE(windows.drained());
+    windows.restart();
+    EXPECT_TRUE(windows.drained()) << "of a stream that is gone nothing new can come";
+}
+
+TEST_F(Windows, AThreadThatEndsAfterItsContextIsNoFault) {
+    launch(stream(kMain, StreamKind::kPerThread), kMs);
+    gpu.refuse_records = true;
+    windows.remove_stream(kMain);
+    EXPECT_FALSE(windows.faulty());
+    EXPECT_TRUE(windows.drained());
 }
 
 TEST(WindowHistory, FollowsAChangeAndShrugsAtOneOddWindow) {
