@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 #include <ctime>
+#include <new>
 
 #include "arbiter/futex.hpp"
 #include "arbiter/policy.hpp"
@@ -55,14 +56,21 @@ DeviceGate::DeviceGate(const DeviceUuid& device, std::uint32_t ordinal, void* co
       context_(context),
       job_(job),
       options_(options),
-      observe_(static_cast<Mode>(options.mode) == Mode::kObserve) {}
+      observe_(static_cast<Mode>(options.mode) == Mode::kObserve),
+      idle_grace_(options.idle_grace_us * 1000) {}
 
 DeviceGate::~DeviceGate() = default;
 
 std::unique_ptr<DeviceGate> DeviceGate::start(const DeviceUuid& device, std::uint32_t ordinal,
                                               void* context, const JobIdentity& job,
                                               const Options& options, Status& status) noexcept {
-    std::unique_ptr<DeviceGate> gate(new DeviceGate(device, ordinal, context, job, options));
+    std::unique_ptr<DeviceGate> gate;
+    try {
+        gate.reset(new DeviceGate(device, ordinal, context, job, options));
+    } catch (const std::bad_alloc&) {
+        status = Status::kSystem;
+        return nullptr;
+    }
     if (!create_quiet_thread(gate->watcher_, &DeviceGate::watcher_main, gate.get())) {
         status = Status::kSystem;
         return nullptr;
@@ -118,7 +126,7 @@ bool DeviceGate::may_launch(Stream& stream, std::uint64_t& crossing) noexcept {
         return true;
     }
     crossing = 0;
-    if (behind != 0 && inference_.crossing_pays(stream, behind, options_.min_window_us * 1000)) {
+    if (behind != 0 && inference_.crossing_pays(stream, behind, least_window_ns())) {
         crossing = behind;
         return false;
     }
@@ -126,14 +134,25 @@ bool DeviceGate::may_launch(Stream& stream, std::uint64_t& crossing) noexcept {
 }
 
 void DeviceGate::wait_to_enter(Stream& stream, std::uint64_t crossing) noexcept {
+    const std::uint32_t let_gos = let_gos_.load(std::memory_order_acquire);
     traffic_.step_out();
-    const std::uint64_t jobs =
-        client_->segment().arbitration.turn.active_jobs.load(std::memory_order_acquire);
+    std::uint64_t never = 0;
+    if (came_back_at_.load(std::memory_order_relaxed) == never) {
+        came_back_at_.compare_exchange_strong(never, monotonic_ns(), std::memory_order_acq_rel);
+    }
+    // The leases of the other jobs, at their longest, are what a wait can come to in good order;
+    // one more for a turn that a weight has put off. With two jobs that is 25 s, with 32 it is 325
+    // s: beyond that somebody is to be told, and before the frameworks' own watchdogs (480 s) fire.
+    const std::uint64_t jobs = client_->turn().active_jobs;
     const std::uint64_t deadline =
         monotonic_ns() + kMaxLeaseNs * std::clamp<std::uint64_t>(jobs, 1, kMaxJobs) + kTurnSlackNs;
     for (;;) {
         if (crossing != 0) {
-            wait_for_collective(stream, crossing, deadline);
+            wait_for_collective(stream, crossing, deadline, let_gos);
+        }
+        if (let_gos_.load(std::memory_order_acquire) != let_gos) {
+            traffic_.step_in();
+            return;
         }
         if (!client_->holding()) {
             wait_for_turn(deadline);
@@ -141,7 +160,7 @@ void DeviceGate::wait_to_enter(Stream& stream, std::uint64_t crossing) noexcept 
             ::sched_yield();
         }
         traffic_.step_in();
-        if (may_launch(stream, crossing)) {
+        if (may_launch(stream, crossing) || let_gos_.load(std::memory_order_acquire) != let_gos) {
             return;
         }
         traffic_.step_out();
@@ -168,24 +187,30 @@ void DeviceGate::begin_turn() noexcept {
     }
 }
 
-void DeviceGate::wait_for_collective(Stream& stream, std::uint64_t number,
-                                     std::uint64_t deadline) noexcept {
+void DeviceGate::wait_for_collective(Stream& stream, std::uint64_t number, std::uint64_t deadline,
+                                     std::uint32_t let_gos) noexcept {
+    const std::uint64_t since = monotonic_ns();
     client_->count_crossing();
-    client_->record(EventKind::kCrossing, number, monotonic_ns());
+    client_->record(EventKind::kCrossing, number, since);
     crossing_waiters_.fetch_add(1, std::memory_order_seq_cst);
     wake_watcher();
-    while (gated() && !inference_.finished(number)) {
+    while (gated() && !inference_.finished(number) &&
+           let_gos_.load(std::memory_order_acquire) == let_gos) {
         const std::uint32_t seen = collectives_ended_.load(std::memory_order_acquire);
-        if (inference_.finished(number)) {
+        if (inference_.finished(number) || let_gos_.load(std::memory_order_acquire) != let_gos) {
             break;
         }
         const std::uint64_t now = monotonic_ns();
         if (now >= deadline) {
             // A collective this late waits for a peer; the launch may as well queue behind it on
             // the GPU.
+            char place[kCallSiteBytes];
+            describe_call_site(place, sizeof place);
+            client_->note_stall(place, since);
             log_line(LogLevel::kFault,
-                     "a collective did not end within %llu s; its successor is launched ungated",
-                     static_cast<unsigned long long>((kMaxLeaseNs + kTurnSlackNs) / 1'000'000'000));
+                     "a collective did not end on device %u within %llu ms: its successor in %s is "
+                     "launched ungated",
+                     ordinal_, static_cast<unsigned long long>((now - since) / 1'000'000), place);
             stream.passed.store(number, std::memory_order_relaxed);
             break;
         }
@@ -200,42 +225,53 @@ void DeviceGate::wait_for_turn(std::uint64_t deadline) noexcept {
     switch (client_->acquire(deadline)) {
         case Wait::kGranted:
             fresh_turn_.store(true, std::memory_order_release);
+            measure_grant(since);
             return;
         case Wait::kAborted:
             return;
         case Wait::kTimedOut:
-            report_stall(since);
+            stalled_at_.store(monotonic_ns(), std::memory_order_release);
+            if (open_for(kStall)) {
+                report_stall(since);
+            }
             break;
         case Wait::kFault:
-            log_line(LogLevel::kFault,
-                     "the shared segment of device %u is unusable; this process goes on ungated",
-                     ordinal_);
+            open_for(kFault);  // the watcher says why, and closes it again
             break;
     }
-    ungated_.store(true, std::memory_order_release);
+    client_->wake();
+}
+
+// What the way from the grant to here took, where the grant came after the wait began.
+void DeviceGate::measure_grant(std::uint64_t waited_since) noexcept {
+    const std::uint64_t now = monotonic_ns();
+    const std::uint64_t granted_at = client_->turn().since_ns;
+    if (client_->holding() && granted_at > waited_since && granted_at <= now) {
+        hand_over_.went_on(now - granted_at);
+    }
+}
+
+bool DeviceGate::open_for(Reason reason) noexcept {
+    return (ungated_.fetch_or(reason, std::memory_order_acq_rel) & reason) == 0;
+}
+
+void DeviceGate::close_for(Reason reason) noexcept {
+    ungated_.fetch_and(~static_cast<std::uint32_t>(reason), std::memory_order_acq_rel);
 }
 
 // Says who has the turn, since when, and where this thread waits.
-void DeviceGate::report_stall(std::uint64_t since_ns) const noexcept {
-    const Segment& segment = client_->segment();
-    const std::size_t holder =
-        segment.arbitration.turn.word.load(std::memory_order_acquire) & kTurnJobMask;
-    char name[kJobNameBytes] = "nobody";
-    std::uint64_t held_ns = 0;
+void DeviceGate::report_stall(std::uint64_t since_ns) noexcept {
+    const TurnView turn = client_->turn();
     const std::uint64_t now = monotonic_ns();
-    if (holder != 0 && holder <= kMaxJobs) {
-        // Read without the lock, which may be what is wrong: a hint for people.
-        const JobSlot& job = segment.jobs[holder - 1];
-        std::memcpy(name, job.name, sizeof name - 1);
-        name[sizeof name - 1] = '\0';
-        held_ns = now - std::min(now, job.turn_since_ns);
-    }
-    char place[256];
+    const std::uint64_t held_ns = turn.held ? now - std::min(now, turn.since_ns) : 0;
+    char place[kCallSiteBytes];
     describe_call_site(place, sizeof place);
+    client_->note_stall(place, since_ns);
     log_line(LogLevel::kFault,
              "no turn on device %u within %llu ms: %s has it since %llu ms; waiting in %s; this "
-             "process goes on ungated",
-             ordinal_, static_cast<unsigned long long>((now - since_ns) / 1'000'000), name,
+             "process goes on ungated for a while",
+             ordinal_, static_cast<unsigned long long>((now - since_ns) / 1'000'000),
+             turn.held ? turn.holder : "nobody",
              static_cast<unsigned long long>(held_ns / 1'000'000), place);
 }
 
@@ -266,11 +302,17 @@ void DeviceGate::end_collective(Stream& stream, std::uint64_t number, bool launc
 // and end
 
 void DeviceGate::let_go() noexcept {
-    ungated_.store(true, std::memory_order_release);
+    open_for(kLetGo);
+    let_waiting_pass();
     if (begin_use()) {
         client_->let_go();
         end_use();
     }
+}
+
+// However soon the gate is closed again.
+void DeviceGate::let_waiting_pass() noexcept {
+    let_gos_.fetch_add(1, std::memory_order_acq_rel);
     collectives_ended_.fetch_add(1, std::memory_order_acq_rel);
     futex_wake_all(collectives_ended_);
 }
@@ -278,7 +320,7 @@ void DeviceGate::let_go() noexcept {
 void DeviceGate::allow() noexcept {
     if (begin_use()) {
         client_->allow();
-        ungated_.store(inference_.faulty(), std::memory_order_release);
+        close_for(kLetGo);
         end_use();
     }
 }
@@ -288,20 +330,25 @@ void DeviceGate::rekey(const JobIdentity& job) noexcept {
         return;
     }
     const Status status = client_->rekey(job);
-    end_use();
-    if (status != Status::kOk) {
+    if (status != Status::kOk && !client_->usable()) {
+        open_for(kFault);  // it joins anew under that name
+        client_->wake();
+    } else if (status != Status::kOk) {
         log_line(LogLevel::kFault, "job %s cannot join device %u: %s; this process goes on ungated",
                  job.name, ordinal_, status_text(status));
-        let_go();
+        open_for(kForGood);
+        client_->let_go();
     }
+    end_use();
 }
 
 bool DeviceGate::stop(std::uint64_t bound_ns) noexcept {
     if (attach_state_.load(std::memory_order_acquire) == kAttached && begin_use()) {
-        ungated_.store(true, std::memory_order_release);
+        open_for(kEnded);
         stopping_.store(true, std::memory_order_seq_cst);
         client_->let_go();
         client_->wake();
+        let_waiting_pass();
         end_use();
     }
     stopping_.store(true, std::memory_order_seq_cst);

@@ -11,6 +11,8 @@
 //  depend on it.
 //  3. Every wait ends: by the grant, by let_go(), or by a bound after which the launch goes on
 //  ungated.
+//  4. A gate that stands open for a fault or a wait past its bound is closed again by the watcher:
+//  once the client has joined the device anew, or after a pause.
 #pragma once
 
 #include <atomic>
@@ -22,6 +24,8 @@
 #include "arbiter/client.hpp"
 #include "shim/driver_events.hpp"
 #include "shim/gate/traffic.hpp"
+#include "shim/inference/hand_over.hpp"
+#include "shim/inference/pace.hpp"
 #include "shim/inference/windows.hpp"
 
 namespace crossover {
@@ -44,7 +48,7 @@ class DeviceGate {
     void leave(Stream& stream, bool launched) noexcept;
 
     // Around the launch of a communication kernel, or of a graph that contains some; never waits
-    // for the turn. `computes`: of a graph that the caller has taken through enter() as well.
+    // for the turn, which is not held across it either. `computes`: of a graph with others, too.
     std::uint64_t begin_collective(Stream& stream, const CollectiveCall& call,
                                    bool computes) noexcept;
     void end_collective(Stream& stream, std::uint64_t number, bool launched) noexcept;
@@ -79,7 +83,12 @@ class DeviceGate {
     void follow_collectives(std::uint64_t now) noexcept;
     void follow_window(std::uint64_t now, std::uint64_t in_flight) noexcept;
     void follow_silence(std::uint64_t now) noexcept;
+    void follow_graph() noexcept;
     bool give_back(std::uint64_t launches_seen) noexcept;
+    void went_on_after_silence(std::uint64_t now) noexcept;
+    std::uint64_t least_window_ns() const noexcept {
+        return hand_over_.least_window_ns(options_.min_window_us * 1000);
+    }
 
     // Launching threads.
     bool may_launch(Stream& stream, std::uint64_t& crossing) noexcept;
@@ -87,11 +96,29 @@ class DeviceGate {
     void begin_turn() noexcept;
     bool begin_use() noexcept;
     void end_use() noexcept { traffic_.end_use(); }
-    void wait_for_collective(Stream& stream, std::uint64_t number, std::uint64_t deadline) noexcept;
+    void wait_for_collective(Stream& stream, std::uint64_t number, std::uint64_t deadline,
+                             std::uint32_t let_gos) noexcept;
     void wait_for_turn(std::uint64_t deadline) noexcept;
-    void report_stall(std::uint64_t since_ns) const noexcept;
+    void measure_grant(std::uint64_t waited_since) noexcept;
+    void report_stall(std::uint64_t since_ns) noexcept;
     void wake_watcher() noexcept;
-    bool gated() const noexcept { return !ungated_.load(std::memory_order_acquire) && !quiet(); }
+    void let_waiting_pass() noexcept;
+    bool gated() const noexcept {
+        return ungated_.load(std::memory_order_acquire) == 0 && !quiet();
+    }
+
+    // Why the gate stands open.
+    enum Reason : std::uint32_t {
+        kLetGo = 1,    // until allow()
+        kForGood = 2,  // a device error, or a job that has no place here
+        kFault = 4,    // until the client has joined the device anew
+        kStall = 8,    // for a pause, longer each time
+        kEnded = 16,   // for good
+    };
+    // True: it was not open for this reason before.
+    bool open_for(Reason reason) noexcept;
+    void close_for(Reason reason) noexcept;
+    void follow_faults(std::uint64_t now) noexcept;
 
     DriverEvents events_;
     WindowInference inference_;
@@ -111,16 +138,27 @@ class DeviceGate {
     // Read by every launch and seldom written: a line of their own.
     alignas(64) std::atomic<bool> stopping_{false};
     std::atomic<bool> quiet_{false};
-    std::atomic<bool> ungated_{false};    // let go, or faulty
-    std::atomic<bool> fresh_turn_{true};  // no compute since the last grant, window or idle time
+    std::atomic<std::uint32_t> ungated_{0};  // Reasons
+    std::atomic<bool> fresh_turn_{true};     // no compute since the last grant, window or idle time
 
     Traffic traffic_;  // its users may touch client_, which outlives them
 
     alignas(64) std::atomic<std::uint32_t> crossing_waiters_{0};
     std::atomic<std::uint32_t> collectives_ended_{0};  // futex of threads at a crossing
+    std::atomic<std::uint32_t> let_gos_{0};            // who waits when one comes passes
     std::atomic<bool> watcher_sleeps_{false};
 
+    HandOver hand_over_;
+    // When a thread first waited since a silence let the turn go; 0: not yet.
+    std::atomic<std::uint64_t> came_back_at_{0};
+    std::atomic<std::uint64_t> stalled_at_{0};  // of the last stall; before its reason is set
+
     // Only the watcher.
+    std::uint64_t stall_pause_ns_ = 0;
+    std::uint64_t stall_over_at_ = 0;  // 0: not open for a stall
+    std::uint64_t stall_ended_at_ = 0;
+    std::uint32_t joined_ = 1;  // segments of the client that were told of
+    bool fault_told_ = false;
     std::uint64_t launches_seen_ = 0;
     std::uint64_t silent_since_ = 0;  // last seen launch
     std::uint64_t drained_since_ =
@@ -130,8 +168,11 @@ class DeviceGate {
     std::uint64_t window_since_ = 0;
     std::uint64_t window_launches_ = 0;
     std::uint64_t turn_began_ =
-        0;  // first launch seen since the last window or idle time, 0 = none yet
-    std::uint64_t usual_turn_ns_ = 0;  // from there to drained, the last time
+        0;                     // first launch seen since the last window or idle time, 0 = none yet
+    PhaseLength turn_length_;  // from there to drained
+    std::uint64_t not_drained_at_ = 0;  // last seen, with a collective in flight; 0: not so
+    IdleGrace idle_grace_;
+    std::uint64_t idle_since_ = 0;  // a silence let the turn go; 0: it did not, or is over
     std::uint64_t communicated_until_ = 0;
     bool idle_reported_ = false;
 };

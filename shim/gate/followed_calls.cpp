@@ -5,6 +5,7 @@
 
 #include "shim/gate/driver_device.hpp"
 #include "shim/gate/process_state.hpp"
+#include "shim/inference/thread_end.hpp"
 
 namespace crossover {
 
@@ -64,7 +65,15 @@ StreamEntry* entry_of(Process& state, StreamHandle handle) noexcept {
     if (stream == nullptr) {
         return nullptr;
     }
-    return state.streams.find_or_add(key, [&](StreamEntry& fresh) { fresh = {gate, stream}; });
+    StreamEntry* entry = state.streams.find_or_add(key, [&](StreamEntry& fresh) {
+        fresh = {gate, stream};
+    });
+    if (kind == StreamKind::kPerThread && entry != nullptr) {
+        // Nobody else can name the stream, and a later thread may get this one's number. Without
+        // memory for it what the thread leaves unmarked keeps the job from draining.
+        at_thread_end(&stream_destroyed, key);
+    }
+    return entry;
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -119,15 +128,13 @@ Launch begin_graph_launch(StreamHandle handle, std::uintptr_t executable) noexce
     if (entry == nullptr) {
         return {};
     }
+    // With compute in it, too: inside it waits for the peer ranks, and the turn never does.
     Stream& stream = *entry->stream;
-    if (content.computes && !stream.communication.load(std::memory_order_acquire)) {
-        if (!entry->gate->enter(stream)) {
-            return {};
-        }
-        return {entry->gate, &stream, entry->gate->begin_collective(stream, content.call, true),
-                false};
-    }
-    return {entry->gate, &stream, entry->gate->begin_collective(stream, content.call, false), true};
+    return {entry->gate, &stream,
+            entry->gate->begin_collective(
+                stream, content.call,
+                content.computes && !stream.communication.load(std::memory_order_acquire)),
+            true};
 }
 
 void end_launch(const Launch& launch, bool launched) noexcept {

@@ -2,10 +2,13 @@
 #include "shim/gate/process.hpp"
 
 #include <pthread.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <new>
 
@@ -45,6 +48,25 @@ void after_fork_in_child() noexcept {
     }
 }
 
+// What the program's own exit handlers wait for may be a thread that waits here.
+void at_exit_begins() noexcept {
+    const Process* process = process_now.load(std::memory_order_acquire);
+    if (process != nullptr && !in_forked_child.load(std::memory_order_relaxed) &&
+        process->pid == ::getpid()) {
+        let_go();
+    }
+}
+
+// Process ids repeat in other containers, and these may start at the same time: the kernel's gift
+// of random bytes to each program does not repeat.
+std::array<std::uint64_t, 4> unlike_any_other_process() noexcept {
+    std::array<std::uint64_t, 4> bytes{static_cast<std::uint64_t>(::getpid()), monotonic_ns()};
+    if (const auto* random = reinterpret_cast<const void*>(::getauxval(AT_RANDOM))) {
+        std::memcpy(&bytes[2], random, 16);
+    }
+    return bytes;
+}
+
 }  // namespace
 
 Process::Process() {
@@ -61,12 +83,13 @@ Process::Process() {
     if (identity_from_environment(&::getenv, job) == IdentitySource::kNone) {
         // Until a communicator names the job, this process is a job of its own.
         job_is_provisional = true;
-        const std::uint64_t own[2] = {static_cast<std::uint64_t>(::getpid()), monotonic_ns()};
         char name[kJobNameBytes];
         std::snprintf(name, sizeof name, "pid-%d", static_cast<int>(::getpid()));
-        job = identity_from_bytes(own, sizeof own, name);
+        const auto own = unlike_any_other_process();
+        job = identity_from_bytes(own.data(), sizeof own, name);
     }
     ::pthread_atfork(nullptr, nullptr, &after_fork_in_child);
+    std::atexit(&at_exit_begins);
 }
 
 Process* process() noexcept {
@@ -137,7 +160,13 @@ DeviceGate* Process::attach(void* context) noexcept {
     }
     found = gate.release();
     gates[index].store(found, std::memory_order_release);
-    gate_count.store(index + 1, std::memory_order_release);
+    gate_count.store(index + 1, std::memory_order_seq_cst);
+    if (letting_go.load(std::memory_order_seq_cst) != 0) {
+        found->let_go();  // it was not there when the others were told
+        if (letting_go.load(std::memory_order_seq_cst) == 0) {
+            found->allow();
+        }
+    }
     if (ContextEntry* known = contexts.find(reinterpret_cast<std::uintptr_t>(context));
         known && !known->attached) {
         known->attached = true;

@@ -18,16 +18,12 @@ namespace crossover {
 namespace {
 
 constexpr std::uint64_t kLongSleepNs = 60'000'000'000;
-// Beside other jobs nobody may wake us for one that died: Client::sleep() looks for it.
-constexpr std::uint64_t kContendedSleepNs = 1'000'000'000;
-// Asking the GPU costs about a microsecond, so a phase is asked about as often as its age warrants:
-// late by at most a 64th of the phase, within these limits.
-constexpr std::uint64_t kShortestPollNs = 50'000;
-constexpr std::uint64_t kLongestPollNs = 300'000;
-constexpr std::uint64_t kPhaseFraction = 64;
-// Around the end that the last phases of the kind lead to expect, it is asked about as often as may
-// be.
-constexpr std::uint64_t kExpectedFraction = 32;
+// From here on a pause is one in which threads must wake the watcher. So they must while nothing is
+// in flight: the pause is then that of a silence, and a collective that begins may be a short one.
+constexpr std::uint64_t kAsleepNs = 1'000'000'000;
+// A wait for the turn that passed its bound opens the gate for so long, doubled each time.
+constexpr std::uint64_t kFirstStallPauseNs = 10'000'000'000;
+constexpr std::uint64_t kLongestStallPauseNs = 300'000'000'000;
 // Streams whose launches no marker covers are marked once no launch came for this long.
 constexpr std::uint64_t kMarkAfterNs = 300'000;
 constexpr std::uint64_t kUsersBoundNs = 50'000'000;
@@ -44,7 +40,10 @@ void DeviceGate::watch() noexcept {
     ::prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
     client_ = Client::attach(device_, job_, ordinal_, options_, attach_status_);
     if (client_ != nullptr) {
-        client_->set_mode(static_cast<Mode>(options_.mode));
+        if (const Status replaced = client_->replaced(); replaced != Status::kOk) {
+            log_line(LogLevel::kFault, "the segment of device %u was no good (%s) and was replaced",
+                     ordinal_, status_text(replaced));
+        }
         if (const RealDriver* driver = real_driver();
             driver != nullptr && driver->ctx_set_current != nullptr) {
             driver->ctx_set_current(static_cast<CUcontext>(context_));
@@ -61,15 +60,19 @@ void DeviceGate::watch() noexcept {
     while (!stopping_.load(std::memory_order_acquire)) {
         const std::uint64_t now = monotonic_ns();
         const std::uint64_t pause = watch_once(now);
-        if (pause >= kContendedSleepNs) {
+        if (pause >= kAsleepNs || inference_.newest_in_flight() == 0) {
             watcher_sleeps_.store(true, std::memory_order_seq_cst);
             // Whatever was submitted before this store did not wake us: look once more.
-            if (watch_once(monotonic_ns()) < kContendedSleepNs) {
+            if (watch_once(monotonic_ns()) < pause) {
                 watcher_sleeps_.store(false, std::memory_order_seq_cst);
                 continue;
             }
         }
-        seen = client_->sleep(seen, monotonic_ns() + pause);
+        std::uint64_t until = monotonic_ns() + pause;
+        if (stall_over_at_ != 0) {
+            until = std::min(until, stall_over_at_);
+        }
+        seen = client_->sleep(seen, until);
         watcher_sleeps_.store(false, std::memory_order_seq_cst);
     }
     client_->release();
@@ -90,6 +93,7 @@ void DeviceGate::watch() noexcept {
 // One look at everything; returns for how many ns nothing needs to be looked at unless somebody
 // wakes us.
 std::uint64_t DeviceGate::watch_once(std::uint64_t now) noexcept {
+    follow_faults(now);
     update_quiet();
     if (quiet()) {
         return kLongSleepNs;
@@ -99,6 +103,7 @@ std::uint64_t DeviceGate::watch_once(std::uint64_t now) noexcept {
         launches_seen_ = launches;
         silent_since_ = changed_at_ = now;
         idle_reported_ = false;
+        went_on_after_silence(now);
         turn_began_ = turn_began_ == 0 ? now : turn_began_;
     }
     follow_collectives(now);
@@ -108,36 +113,77 @@ std::uint64_t DeviceGate::watch_once(std::uint64_t now) noexcept {
     }
     follow_window(now, in_flight);
     follow_silence(now);
-    if (inference_.faulty() && !ungated_.load(std::memory_order_acquire)) {
+    if (inference_.faulty() && open_for(kForGood)) {
         if (!events_.ended()) {
             log_line(LogLevel::kFault, "device %u reports an error; this process goes on ungated",
                      ordinal_);
         }
-        let_go();
+        client_->let_go();
+        let_waiting_pass();
         client_->release();
     }
     if (in_flight != 0) {
         return poll_pause(now);
     }
     if (!idle_reported_) {
-        return std::max<std::uint64_t>(options_.idle_grace_us * 1000 / 2, kShortestPollNs);
+        return std::max(idle_grace_.ns() / 2, kShortestPollNs);
     }
-    return client_->contended() ? kContendedSleepNs : kLongSleepNs;
+    return kLongSleepNs;
 }
 
-// How long the phase under way (compute until drained, or an open window) may be left unasked.
-std::uint64_t DeviceGate::poll_pause(std::uint64_t now) noexcept {
-    const std::uint64_t usual =
-        std::clamp((now - changed_at_) / kPhaseFraction, kShortestPollNs, kLongestPollNs);
-    const std::uint64_t length =
-        window_number_ != 0 ? inference_.expected_window_ns().value_or(0) : usual_turn_ns_;
-    const std::uint64_t end = (window_number_ != 0 ? window_since_ : turn_began_) + length;
-    const std::uint64_t margin = length / kExpectedFraction;
-    if (length == 0 || now > end + margin) {
-        return usual;
+// Says once that the gate stands open, and once that it is closed again.
+void DeviceGate::follow_faults(std::uint64_t now) noexcept {
+    if (!client_->usable()) {
+        open_for(kFault);
+        if (!fault_told_) {
+            fault_told_ = true;
+            log_line(LogLevel::kFault,
+                     "the shared segment of device %u is unusable (%s); this process goes on "
+                     "ungated until it has joined a new one",
+                     ordinal_, status_text(client_->fault_status()));
+        }
+    } else if ((ungated_.load(std::memory_order_acquire) & kFault) != 0) {
+        // A thread may have met the fault of a segment that is history by now.
+        close_for(kFault);
+        if (fault_told_ || client_->joined() != joined_) {
+            log_line(LogLevel::kFault,
+                     "device %u: joined a new segment; this process is gated again", ordinal_);
+        }
+        fault_told_ = false;
+        joined_ = client_->joined();
     }
-    return now + margin >= end ? kShortestPollNs
-                               : std::max(kShortestPollNs, std::min(usual, end - margin - now));
+    if ((ungated_.load(std::memory_order_acquire) & kStall) == 0) {
+        return;
+    }
+    const std::uint64_t stalled_at = stalled_at_.load(std::memory_order_acquire);
+    if (stall_over_at_ == 0) {
+        // One that comes long after the last is no sign of more to come.
+        const bool again =
+            stall_pause_ns_ != 0 && stalled_at - stall_ended_at_ < kLongestStallPauseNs;
+        stall_pause_ns_ =
+            again ? std::min(2 * stall_pause_ns_, kLongestStallPauseNs) : kFirstStallPauseNs;
+        stall_over_at_ = stalled_at + stall_pause_ns_;
+    }
+    if (now >= stall_over_at_) {
+        stall_over_at_ = 0;
+        stall_ended_at_ = now;
+        close_for(kStall);
+        log_line(LogLevel::kFault, "device %u: this process is gated again", ordinal_);
+    }
+}
+
+// Of compute until drained, or an open window.
+std::uint64_t DeviceGate::poll_pause(std::uint64_t now) noexcept {
+    PhaseUnderWay phase{.now = now, .changed_at = changed_at_, .began = turn_began_};
+    if (window_number_ != 0) {
+        phase.began = window_since_;
+        phase.length = inference_.expected_window_ns(window_number_).value_or(0);
+        phase.reliable = true;
+    } else if (turn_began_ != 0) {
+        phase.length = turn_length_.ns();
+        phase.reliable = turn_length_.reliable();
+    }
+    return poll_pause_ns(phase);
 }
 
 void DeviceGate::update_quiet() noexcept {
@@ -153,6 +199,7 @@ void DeviceGate::update_quiet() noexcept {
         idle_reported_ = false;
         changed_at_ = silent_since_ = monotonic_ns();
     }
+    idle_since_ = 0;
     quiet_.store(alone, std::memory_order_release);
     refresh_attention();
 }
@@ -177,26 +224,55 @@ void DeviceGate::follow_collectives(std::uint64_t now) noexcept {
 }
 
 void DeviceGate::follow_window(std::uint64_t now, std::uint64_t in_flight) noexcept {
-    if (window_number_ != 0 && (in_flight == 0 || launches_seen_ != window_launches_)) {
+    // A job that is only observed launches on behind its collectives: its window lasts while all of
+    // that stands still. With turns, a launch ends it.
+    const std::uint64_t behind = observe_ ? inference_.stands_behind() : 0;
+    if (window_number_ != 0 && (observe_ ? behind == 0
+                                         : in_flight == 0 || launches_seen_ != window_launches_ ||
+                                               inference_.computing_graph_in_flight())) {
         client_->record(EventKind::kWindowClose, now - window_since_, now);
-        client_->set_phase(ClientPhase::kIdle, now);
         window_number_ = 0;
         changed_at_ = now;
-        fresh_turn_.store(true, std::memory_order_release);
+        if (observe_ && !inference_.drained()) {
+            // What was launched behind the collective runs now.
+            client_->record(EventKind::kCompute, 0, now);
+            client_->set_phase(ClientPhase::kComputing, now);
+            turn_began_ = now;
+        } else {
+            client_->set_phase(ClientPhase::kIdle, now);
+            fresh_turn_.store(true, std::memory_order_release);
+        }
     }
-    if (in_flight == 0) {
+    if (in_flight == 0 || inference_.computing_graph_in_flight()) {
+        not_drained_at_ = 0;
+        if (in_flight != 0) {
+            follow_graph();
+        }
         return;
     }
     if (window_number_ == 0) {
-        if (traffic_.sum().launching != 0 || !inference_.drained() ||
-            traffic_.sum().launches != launches_seen_) {
+        if (observe_ ? behind == 0 : traffic_.sum().launching != 0 || !inference_.drained()) {
+            not_drained_at_ = now;
             return;
         }
-        window_number_ = in_flight;
+        // This thread may lose its core between asking and noting the time, so that is noted
+        // between two looks: at that moment the compute had finished, and the collective had not.
+        now = monotonic_ns();
+        const std::uint64_t number = observe_ ? behind : in_flight;
+        const bool launched =
+            traffic_.sum().launching != 0 || traffic_.sum().launches != launches_seen_;
+        if ((launched && !observe_) || !inference_.still_runs(number)) {
+            return;
+        }
+        window_number_ = number;
         window_since_ = changed_at_ = now;
         window_launches_ = launches_seen_;
+        if (not_drained_at_ != 0) {
+            hand_over_.seen_open(now - not_drained_at_);
+            not_drained_at_ = 0;
+        }
         if (turn_began_ != 0) {
-            usual_turn_ns_ = now - turn_began_;
+            turn_length_.learn(now - turn_began_);
             turn_began_ = 0;
         }
         client_->record(EventKind::kWindowOpen, in_flight, now);
@@ -206,11 +282,36 @@ void DeviceGate::follow_window(std::uint64_t now, std::uint64_t in_flight) noexc
     if (!observe_ && client_->holding()) {
         const auto expected = inference_.expected_window_ns();
         const bool pays = crossing_waiters_.load(std::memory_order_seq_cst) != 0 ||
-                          (expected && *expected >= options_.min_window_us * 1000);
+                          (expected && *expected >= least_window_ns());
         if (pays) {
             give_back(window_launches_);
         }
     }
+}
+
+// A graph of compute and collectives is in flight: it waits for its peer ranks, so the turn goes as
+// soon as all other compute has drained, unless it is known to take no longer than handing over.
+void DeviceGate::follow_graph() noexcept {
+    if (observe_ || !client_->holding()) {
+        return;
+    }
+    const auto expected = inference_.expected_window_ns();
+    const bool pays = crossing_waiters_.load(std::memory_order_seq_cst) != 0 || !expected ||
+                      *expected >= least_window_ns();
+    if (pays && inference_.drained() && give_back(launches_seen_)) {
+        turn_began_ = 0;
+    }
+}
+
+// The first launch after a silence that let the turn go tells whether that was worth it.
+void DeviceGate::went_on_after_silence(std::uint64_t now) noexcept {
+    if (idle_since_ == 0) {
+        return;
+    }
+    const std::uint64_t came_back = came_back_at_.load(std::memory_order_acquire);
+    const std::uint64_t until = came_back == 0 ? now : came_back;
+    idle_grace_.went_on(until - std::min(until, idle_since_));
+    idle_since_ = 0;
 }
 
 void DeviceGate::follow_silence(std::uint64_t now) noexcept {
@@ -227,11 +328,15 @@ void DeviceGate::follow_silence(std::uint64_t now) noexcept {
         drained_since_ = now;
     }
     const std::uint64_t silent = now - drained_since_;
-    if (silent < options_.idle_grace_us * 1000) {
+    if (silent < idle_grace_.ns()) {
         return;
     }
-    if (!observe_ && client_->holding() && !give_back(launches_seen_)) {
-        return;
+    if (!observe_ && client_->holding()) {
+        came_back_at_.store(0, std::memory_order_release);
+        if (!give_back(launches_seen_)) {
+            return;
+        }
+        idle_since_ = monotonic_ns();
     }
     idle_reported_ = true;
     turn_began_ = 0;

@@ -3,12 +3,9 @@
 
 #include <algorithm>
 #include <iterator>
+#include <new>
 
 namespace crossover {
-
-namespace {
-constexpr std::size_t kSpareEvents = 64;
-}  // namespace
 
 std::uint64_t current_thread_number() noexcept {
     [[gnu::tls_model("initial-exec")]] static thread_local char marker;
@@ -39,8 +36,12 @@ Stream* WindowInference::stream(StreamKey key, StreamKey handle, StreamKind kind
     }
     const std::lock_guard<std::mutex> guard(mutex_);
     if (!found->alive) {
+        try {
+            all_streams_.push_back(found);
+        } catch (const std::bad_alloc&) {
+            return nullptr;
+        }
         found->alive = true;
-        all_streams_.push_back(found);
     }
     return found;
 }
@@ -55,7 +56,8 @@ void WindowInference::remove_stream(StreamKey key) noexcept {
         gone->alive = false;
         if (!gone->communication.load(std::memory_order_relaxed) &&
             gone->submitted.load(std::memory_order_acquire) != gone->marked && markable(*gone)) {
-            mark(*gone);
+            // At the end of a thread its context may be gone, which is no fault of the device.
+            mark(*gone, gone->kind != StreamKind::kPerThread);
         }
         if (gone->marker != nullptr) {
             orphans_.push_back(gone->marker);
@@ -112,7 +114,7 @@ bool WindowInference::crossing_pays(Stream& stream, std::uint64_t number,
         if (!expected) {
             expected = windows_.predict(collective.window_signature);
         }
-        if (expected && *expected >= min_window_ns) {
+        if (expected ? *expected >= min_window_ns : collective.computes) {
             return true;
         }
     }
@@ -158,10 +160,11 @@ std::uint64_t WindowInference::before_collective(Stream& stream, const Collectiv
         if (each->submitted.load(std::memory_order_acquire) != each->marked && markable(*each)) {
             mark(*each);
         }
-        attach_mark(collective, *each);
+        attach_mark(collective, *each, ordered_behind(*each, stream));
     }
     std::uint64_t signature = mix_signature(call.communicator, call.bytes);
     signature = mix_signature(signature, call.operation);
+    signature = mix_signature(signature, computes ? 1 : 0);
     collective.window_signature = mix_signature(signature, 1);
     collective.crossing_signature = mix_signature(signature, 2 + position_);
     ++position_;
@@ -188,6 +191,10 @@ void WindowInference::after_collective(Stream& stream, std::uint64_t number,
         return;
     }
     collective.state.store(State::kInFlight, std::memory_order_release);
+    if (collective.computes) {
+        computing_graphs_.fetch_add(1, std::memory_order_release);
+        stream.launches.fetch_add(1, std::memory_order_relaxed);
+    }
     put_behind(stream, number);
     newest_in_flight_.store(std::max(newest_in_flight_.load(std::memory_order_relaxed), number),
                             std::memory_order_release);
@@ -201,6 +208,13 @@ void WindowInference::event_recorded(EventKey event, Stream& stream) noexcept {
     }
     const bool compute =
         !stream.communication.load(std::memory_order_acquire) && stream.all_launches() != 0;
+    if (compute && stream.kind == StreamKind::kPerThread) {
+        // What waits for this event may be submitted by a thread that cannot mark the stream.
+        const std::lock_guard<std::mutex> guard(mutex_);
+        if (stream.submitted.load(std::memory_order_acquire) != stream.marked && markable(stream)) {
+            mark(stream);
+        }
+    }
     known->behind.store(behind(stream), std::memory_order_release);
     known->compute_stream.store(compute ? stream.handle : 0, std::memory_order_release);
 }
@@ -231,7 +245,7 @@ void WindowInference::before_wait(Stream& stream, EventKey event) noexcept {
         }
         Collective& collective = slot(number);
         if (collective.number.load(std::memory_order_relaxed) == number && !finished(number)) {
-            attach_mark(collective, stream);
+            attach_mark(collective, stream, true);
         }
     }
     put_behind(stream, number);
@@ -270,13 +284,17 @@ std::optional<FinishedCollective> WindowInference::poll_finished() noexcept {
                 std::max<std::int64_t>(0, gpu_.elapsed_ns(collective.begin, collective.end)));
             done.exposed_ns =
                 collective.computes ? 0 : measure_exposed(collective, done.running_ns);
-            crossings_.learn(collective.crossing_signature, done.exposed_ns);
-            if (done.exposed_ns != 0) {
-                windows_.learn(collective.window_signature, done.exposed_ns);
+            // What comes behind a graph that also computes waits for its end, however much of it
+            // was communication.
+            const std::uint64_t waited = collective.computes ? done.running_ns : done.exposed_ns;
+            crossings_.learn(collective.crossing_signature, waited);
+            if (waited != 0) {
+                windows_.learn(collective.window_signature, waited);
             }
         } else {
             faulty_.store(true, std::memory_order_release);
         }
+        computing_graphs_.fetch_sub(collective.computes ? 1 : 0, std::memory_order_release);
         collective.state.store(State::kFinished, std::memory_order_release);
         retire(collective);
         update_in_flight();
@@ -289,14 +307,58 @@ std::optional<FinishedCollective> WindowInference::poll_finished() noexcept {
 bool WindowInference::drained() noexcept {
     const std::lock_guard<std::mutex> guard(mutex_);
     for (const Stream* each : all_streams_) {
-        if (each->communication.load(std::memory_order_relaxed)) {
-            continue;
-        }
-        if (each->submitted.load(std::memory_order_acquire) != each->marked ||
-            (each->marker != nullptr && !marker_done(*each->marker))) {
+        if (!each->communication.load(std::memory_order_relaxed) && !covered(*each)) {
             return false;
         }
     }
+    return orphans_done() && !faulty();
+}
+
+std::uint64_t WindowInference::stands_behind() noexcept {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    std::uint64_t behind = newest_in_flight();
+    if (behind == 0 || computing_graph_in_flight() || !orphans_done()) {
+        return 0;
+    }
+    for (const Stream* each : all_streams_) {
+        if (each->communication.load(std::memory_order_relaxed) || covered(*each)) {
+            continue;
+        }
+        const std::uint64_t number = waits_for(*each);
+        if (number == 0) {
+            return 0;
+        }
+        behind = std::min(behind, number);
+    }
+    return faulty() ? 0 : behind;
+}
+
+bool WindowInference::still_runs(std::uint64_t number) noexcept {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    const Collective& collective = slot(number);
+    return number != 0 && collective.number.load(std::memory_order_relaxed) == number &&
+           collective.state.load(std::memory_order_relaxed) == State::kInFlight &&
+           gpu_.query(collective.end) == EventState::kPending;
+}
+
+// The oldest collective in flight that the stream's unfinished launches wait for, or 0.
+std::uint64_t WindowInference::waits_for(const Stream& stream) noexcept {
+    for (std::uint64_t number = oldest_in_flight_; number < next_number_; ++number) {
+        const Collective& collective = slot(number);
+        if (collective.number.load(std::memory_order_relaxed) != number ||
+            collective.state.load(std::memory_order_relaxed) != State::kInFlight) {
+            continue;
+        }
+        for (const Collective::Mark& held : collective.marks) {
+            if (held.stream == &stream && held.before && marker_done(*held.marker)) {
+                return number;
+            }
+        }
+    }
+    return 0;
+}
+
+bool WindowInference::orphans_done() noexcept {
     while (!orphans_.empty()) {
         if (!marker_done(*orphans_.back())) {
             return false;
@@ -304,7 +366,7 @@ bool WindowInference::drained() noexcept {
         drop_marker(orphans_.back());
         orphans_.pop_back();
     }
-    return !faulty();
+    return true;
 }
 
 bool WindowInference::mark_open_streams() noexcept {
@@ -320,159 +382,14 @@ bool WindowInference::mark_open_streams() noexcept {
     return all;
 }
 
-std::optional<std::uint64_t> WindowInference::expected_window_ns() noexcept {
+std::optional<std::uint64_t> WindowInference::expected_window_ns(std::uint64_t number) noexcept {
     const std::lock_guard<std::mutex> guard(mutex_);
-    if (newest_in_flight() == 0) {
+    number = number == 0 ? newest_in_flight() : number;
+    const Collective& collective = slot(number);
+    if (number == 0 || collective.number.load(std::memory_order_relaxed) != number) {
         return std::nullopt;
     }
-    const Collective& collective = slot(newest_in_flight());
     return windows_.predict(collective.window_signature);
-}
-
-// --------------------------------------------------------------------------------- guarded by the
-// lock
-
-bool WindowInference::markable(const Stream& stream) const noexcept {
-    return stream.kind != StreamKind::kPerThread || stream.thread == current_thread_number();
-}
-
-bool WindowInference::mark(Stream& stream) noexcept {
-    if (faulty() || gpu_.capturing(stream.handle)) {
-        return false;
-    }
-    Marker* marker = nullptr;
-    if (!spare_markers_.empty()) {
-        marker = spare_markers_.back();
-        spare_markers_.pop_back();
-    } else {
-        markers_.push_back(std::make_unique<Marker>());
-        marker = markers_.back().get();
-    }
-    marker->event = take_event();
-    marker->done = false;
-    marker->references = 1;
-    // Launches counted from here on are not covered; those in the driver right now are not counted
-    // yet.
-    const std::uint64_t covered = stream.submitted.load(std::memory_order_acquire);
-    if (marker->event == nullptr || !record(marker->event, stream.handle)) {
-        drop_marker(marker);
-        return false;
-    }
-    drop_marker(stream.marker);
-    stream.marker = marker;
-    stream.marked = covered;
-    return true;
-}
-
-void WindowInference::attach_mark(Collective& collective, const Stream& stream) noexcept {
-    if (stream.marker == nullptr ||
-        stream.submitted.load(std::memory_order_acquire) != stream.marked) {
-        return;
-    }
-    for (Collective::Mark& held : collective.marks) {
-        if (held.stream == &stream || held.marker == nullptr) {
-            ++stream.marker->references;
-            drop_marker(held.marker);
-            held = {&stream, stream.marker};
-            return;
-        }
-    }
-}
-
-void WindowInference::drop_marker(Marker*& marker) noexcept {
-    if (marker != nullptr && --marker->references == 0) {
-        give_event(marker->event);
-        marker->event = nullptr;
-        spare_markers_.push_back(marker);
-    }
-    marker = nullptr;
-}
-
-void WindowInference::retire(Collective& collective) noexcept {
-    for (Collective::Mark& held : collective.marks) {
-        drop_marker(held.marker);
-        held.stream = nullptr;
-    }
-    give_event(collective.begin);
-    give_event(collective.end);
-    collective.begin = nullptr;
-    collective.end = nullptr;
-}
-
-void WindowInference::update_in_flight() noexcept {
-    std::uint64_t newest = 0;
-    while (oldest_in_flight_ < next_number_) {
-        const Collective& collective = slot(oldest_in_flight_);
-        if (collective.number.load(std::memory_order_relaxed) == oldest_in_flight_ &&
-            collective.state.load(std::memory_order_relaxed) != State::kFinished) {
-            break;
-        }
-        ++oldest_in_flight_;
-    }
-    for (std::uint64_t number = next_number_ - 1; number >= oldest_in_flight_; --number) {
-        const Collective& collective = slot(number);
-        if (collective.number.load(std::memory_order_relaxed) == number &&
-            collective.state.load(std::memory_order_relaxed) == State::kInFlight) {
-            newest = number;
-            break;
-        }
-    }
-    newest_in_flight_.store(newest, std::memory_order_release);
-}
-
-std::uint64_t WindowInference::measure_exposed(Collective& collective,
-                                               std::uint64_t running_ns) noexcept {
-    std::uint64_t exposed = running_ns;
-    for (Collective::Mark& held : collective.marks) {
-        if (held.marker == nullptr) {
-            continue;
-        }
-        if (!marker_done(*held.marker)) {
-            return 0;
-        }
-        const std::int64_t after = gpu_.elapsed_ns(held.marker->event, collective.end);
-        exposed = std::min(exposed, static_cast<std::uint64_t>(std::max<std::int64_t>(0, after)));
-    }
-    return exposed;
-}
-
-bool WindowInference::marker_done(Marker& marker) noexcept {
-    if (!marker.done) {
-        const EventState state = gpu_.query(marker.event);
-        if (state == EventState::kFault) {
-            faulty_.store(true, std::memory_order_release);
-        }
-        marker.done = state != EventState::kPending;
-    }
-    return marker.done;
-}
-
-GpuEvent WindowInference::take_event() noexcept {
-    if (!spare_events_.empty()) {
-        GpuEvent event = spare_events_.back();
-        spare_events_.pop_back();
-        return event;
-    }
-    return gpu_.create();
-}
-
-void WindowInference::give_event(GpuEvent event) noexcept {
-    if (event == nullptr) {
-        return;
-    }
-    if (spare_events_.size() < kSpareEvents) {
-        spare_events_.push_back(event);
-    } else {
-        gpu_.destroy(event);
-    }
-}
-
-bool WindowInference::record(GpuEvent event, StreamKey stream) noexcept {
-    if (gpu_.record(event, stream)) {
-        return true;
-    }
-    faulty_.store(true, std::memory_order_release);
-    return false;
 }
 
 }  // namespace crossover

@@ -14,8 +14,8 @@
 //     the event, a stream wait merges it into the waiting stream; blocking streams and the legacy
 //     default stream follow CUDA's implicit order.
 //  2. A drain marker is recorded on each stream with unmarked compute when a collective is
-//  submitted, and on a
-//     stream just before it is put behind a collective.
+//     submitted, on a stream just before it is put behind a collective, and on a per-thread default
+//     stream at its thread's event records and end, as no other thread can name it.
 //  3. Drained = on every stream all launches are covered by its last marker and that marker is
 //  done.
 //  4. A stream on which collectives run and that was joined to others' compute, without carrying
@@ -46,7 +46,8 @@ enum class StreamKind : std::uint32_t {
     kNonBlocking,  // no implicit order with the legacy default stream
     kBlocking,
     kLegacyDefault,
-    kPerThread,  // only its own thread can name it, so only that thread marks it
+    kPerThread,  // only its own thread can name it, so only that thread marks it: at its event
+                 // records, its collectives, and at its end (remove_stream)
 };
 
 // A marker event with the number of owners that still want to ask it.
@@ -66,7 +67,8 @@ struct alignas(64) Stream {
         0};  // newest collective that launches on it need not wait for
     std::atomic<std::uint64_t> crossed{0};    // newest collective that a launch has met on it
     std::atomic<std::uint64_t> submitted{0};  // compute launches that the driver has taken
-    std::atomic<std::uint64_t> launches{0};   // others: packing kernels of a communication stream
+    std::atomic<std::uint64_t> launches{0};   // others: packing kernels of a communication
+                                              // stream, graphs with collectives in them
     std::uint64_t all_launches() const noexcept {
         return submitted.load(std::memory_order_acquire) + launches.load(std::memory_order_relaxed);
     }
@@ -99,9 +101,11 @@ class WindowInference {
 
     // --- streams
     // -------------------------------------------------------------------------------------------
-    // The stream's record; nullptr when the table is full.
+    // The stream's record; nullptr when the table is full, or without memory.
     Stream* stream(StreamKey key, StreamKey handle, StreamKind kind, std::uint64_t thread) noexcept;
     Stream* find_stream(StreamKey key) noexcept { return streams_.find(key); }
+    // The stream is about to go. Its work still counts; of a per-thread stream only what could be
+    // marked, so it is to be called by the stream's own thread.
     void remove_stream(StreamKey key) noexcept;
     // Forgets what is known and takes every stream to have unmarked compute: tracking starts
     // (again).
@@ -123,7 +127,8 @@ class WindowInference {
     void compute_submitted(Stream& stream) noexcept {
         stream.submitted.fetch_add(1, std::memory_order_acq_rel);
     }
-    // Whether waiting for `number` is expected to pay; when not, the stream is marked as having
+    // Whether waiting for `number` is expected to pay (behind a graph that computes also while
+    // nothing is known of it); when not, the stream is marked as having
     // passed it.
     bool crossing_pays(Stream& stream, std::uint64_t number, std::uint64_t min_window_ns) noexcept;
     bool finished(std::uint64_t number) const noexcept {
@@ -140,7 +145,7 @@ class WindowInference {
     // --------------------------------------------------------------------------------------------
     // Around the launch of a communication kernel on the stream. The number, or 0 when it is not
     // tracked. `computes`: a graph of compute and collectives, whose compute ends unseen, so that
-    // nothing of it counts as a window.
+    // nothing of it counts as a window; what comes behind it crosses at its end.
     std::uint64_t before_collective(Stream& stream, const CollectiveCall& call,
                                     bool computes = false) noexcept;
     void after_collective(Stream& stream, std::uint64_t number, bool launched) noexcept;
@@ -157,14 +162,26 @@ class WindowInference {
     std::uint64_t newest_in_flight() const noexcept {
         return newest_in_flight_.load(std::memory_order_acquire);
     }
+    // A graph that computes, too, is in flight: the device is in use and no window can be told.
+    bool computing_graph_in_flight() const noexcept {
+        return computing_graphs_.load(std::memory_order_acquire) != 0;
+    }
     // All submitted compute is covered by markers that are done. Asks the GPU.
     bool drained() noexcept;
+    // The unfinished collective that all compute stands behind: all of the job's compute has
+    // finished but for what was launched behind a collective that is still in flight, or drained()
+    // with one in flight. 0: some compute may run, or nothing is in flight. Tells a window where
+    // threads launch on behind it, so it is no ground for giving the turn back. To be asked after
+    // poll_finished().
+    std::uint64_t stands_behind() noexcept;
+    // The collective has not ended. Asks the GPU; poll_finished() still has to find its end.
+    bool still_runs(std::uint64_t number) noexcept;
     // Records markers on streams whose launches are not covered. True when every one could be
     // marked.
     bool mark_open_streams() noexcept;
-    // How long a window that is open now is expected to last in all, for the newest collective in
-    // flight.
-    std::optional<std::uint64_t> expected_window_ns() noexcept;
+    // How long a window that is open now is expected to last in all, for this collective, or the
+    // newest one in flight.
+    std::optional<std::uint64_t> expected_window_ns(std::uint64_t number = 0) noexcept;
     // Between the two no event of ours is recorded; the caller does no other call in between.
     void hold_records() noexcept { mutex_.lock(); }
     void allow_records() noexcept { mutex_.unlock(); }
@@ -173,7 +190,7 @@ class WindowInference {
 
   private:
     enum class State : std::uint32_t { kFree, kSubmitting, kInFlight, kFinished };
-    static constexpr std::size_t kMaxMarkers = 4;
+    static constexpr std::size_t kMaxMarkers = 8;
     struct Collective {
         std::atomic<std::uint64_t> number{0};
         std::atomic<State> state{State::kFree};
@@ -188,6 +205,8 @@ class WindowInference {
         struct Mark {
             const Stream* stream = nullptr;
             Marker* marker = nullptr;
+            bool before =
+                false;  // what was launched on the stream since stands behind the collective
         };
         std::array<Mark, kMaxMarkers> marks{};
     };
@@ -197,6 +216,7 @@ class WindowInference {
             0};  // 0: the stream it was recorded on carries no compute
     };
     static constexpr std::size_t kCollectives = 256;
+    static constexpr std::size_t kSpareEvents = 64;
 
     // With CUDA's implicit order: the legacy default stream stands behind all blocking streams, and
     // they behind it.
@@ -214,9 +234,14 @@ class WindowInference {
     const Collective& slot(std::uint64_t number) const noexcept {
         return collectives_[number % kCollectives];
     }
+    static bool ordered_behind(const Stream& stream, const Stream& collectives) noexcept;
     bool markable(const Stream& stream) const noexcept;
-    bool mark(Stream& stream) noexcept;
-    void attach_mark(Collective& collective, const Stream& stream) noexcept;
+    Marker* new_marker() noexcept;
+    bool mark(Stream& stream, bool refusal_is_fault = true) noexcept;
+    bool covered(const Stream& stream) noexcept;
+    std::uint64_t waits_for(const Stream& stream) noexcept;
+    bool orphans_done() noexcept;
+    void attach_mark(Collective& collective, const Stream& stream, bool before) noexcept;
     void drop_marker(Marker*& marker) noexcept;
     void retire(Collective& collective) noexcept;
     void note_crossing(Stream& stream, std::uint64_t number) noexcept;
@@ -232,6 +257,7 @@ class WindowInference {
     HandleMap<EventRecord> events_{16384};
     std::array<Collective, kCollectives> collectives_;
     std::atomic<std::uint64_t> newest_in_flight_{0};
+    std::atomic<std::uint32_t> computing_graphs_{0};  // in flight
     std::atomic<bool> faulty_{false};
     // Newest collective that a blocking stream (per-thread default streams included) or the legacy
     // default stream stands behind, of streams that are gone too: their work still counts.

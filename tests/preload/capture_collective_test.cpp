@@ -242,13 +242,44 @@ TEST_F(Collectives, AGraphOfCommunicationOpensAWindowAndIsNotHeld) {
     await([&] { return own().communicated_ns > communicated; });
 }
 
-// A graph of compute and communication is held like compute.
-TEST_F(Collectives, AGraphOfBothTakesATurn) {
+// A graph of compute and communication waits for its peer ranks inside, so it neither takes a turn
+// nor keeps one: what comes behind it takes its own, at the graph's end.
+TEST_F(Collectives, AGraphOfBothTakesNoTurnAndWhatComesBehindItDoes) {
     const auto both = make(Content::kBoth);
     let_peer_hold();
     const std::uint64_t before = turns();
+    const std::uint64_t windows = own().windows;
     EXPECT_EQ(launched(both), 1U);
+    expect_summed();
+    EXPECT_EQ(turns(), before) << "a turn was held across a collective";
+    EXPECT_EQ(own().windows, windows) << "its compute is none of a window";
+    on_both([&](Rank& rank) {
+        EXPECT_CU(
+            cuGraphLaunch(both[static_cast<std::size_t>(&rank - ranks_.data())], rank.stream));
+        EXPECT_CU(add(rank, rank.stream));
+        EXPECT_CU(cuStreamSynchronize(rank.stream));
+    });
     EXPECT_GT(turns(), before);
+}
+
+// The turn that compute before the graph has taken goes while the graph waits for its peer.
+TEST_F(Collectives, AGraphOfBothLetsTheTurnOfEarlierComputeGo) {
+    const auto both = make(Content::kBoth);
+    let_peer_hold();
+    const std::uint64_t before = turns();
+    ASSERT_CU(cuCtxSetCurrent(ranks_[0].context));
+    EXPECT_CU(add(ranks_[0], ranks_[0].stream));
+    EXPECT_CU(cuGraphLaunch(both[0], ranks_[0].stream));
+    EXPECT_GT(turns(), before);
+    // It ends only with its peer's, which is not there yet.
+    await([&] { return !own().claims; });
+    EXPECT_EQ(cuStreamQuery(ranks_[0].stream), CUDA_ERROR_NOT_READY);
+    ASSERT_CU(cuCtxSetCurrent(ranks_[1].context));
+    EXPECT_CU(cuGraphLaunch(both[1], ranks_[1].stream));
+    EXPECT_CU(cuStreamSynchronize(ranks_[1].stream));
+    ASSERT_CU(cuCtxSetCurrent(ranks_[0].context));
+    EXPECT_CU(cuStreamSynchronize(ranks_[0].stream));
+    EXPECT_EQ(device().jobs.at("captures").expired, 0U) << "only its lease took the turn away";
 }
 
 }  // namespace

@@ -7,9 +7,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "guest_machine.hpp"
@@ -51,6 +53,8 @@ class Captures : public testing::Test {
             const auto theirs = device().of(peer_->pid());
             return !own().claims && theirs.size() == 1 && theirs[0].claims;
         });
+        // A turn that its lease ended is seen to be over once our watcher has woken.
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
     CUresult launch(CUstream stream) {
         int value = 1;

@@ -11,7 +11,7 @@ target_compile_definitions(guest_machine PRIVATE
     CX_TEST_GUEST="$<TARGET_FILE:guest_cuda>")
 add_dependencies(guest_machine crossover_shim guest_cuda simgpu_client_test_kernels simgpu_server)
 
-add_executable(guest_test guest_test.cpp)
+add_executable(guest_test guest_test.cpp guest_waits_test.cpp)
 target_link_libraries(guest_test PRIVATE guest_machine crossover_options GTest::gtest_main Threads::Threads)
 target_compile_definitions(guest_test PRIVATE CX_TEST_LIBRARY="${library}"
                                               CX_TEST_NO_THREADS="$<TARGET_FILE:guest_refuse>")
@@ -37,6 +37,9 @@ crossover_guest_test(K27_segment_refused "GuestFolder.*")
 crossover_guest_test(K28_first_launch_at_once "GuestStart.*")
 crossover_guest_test(K29_device_identity "GuestDevices.*")
 crossover_guest_test(K30_bounded_wait "GuestBounds.*")
+crossover_guest_test(threads_end_with_work "GuestThreads.*")
+crossover_guest_test(waiting_threads_let_through "All/GuestLetThrough.*" TIMEOUT 180)
+crossover_guest_test(segment_replaced_while_running "GuestMoves.*" TIMEOUT 180)
 crossover_guest_test(context_ends_while_launching "All/GuestVanish.*" TIMEOUT 180)
 
 add_test(NAME preload.K23_no_static_destructors

@@ -134,7 +134,13 @@ std::map<std::string, DeviceSeen> look(const char* configured) {
         DeviceSeen& seen = all[text];
         const Segment& segment = *mapped.view();
         for (const JobSlot& job : segment.jobs) {
-            if (job.key != 0) seen.jobs[job.name] = {job.turns, job.clients};
+            if (job.key == 0) continue;
+            std::uint64_t expired = 0;
+            for (const Event& event : segment.ring.events) {
+                expired += event.sequence.load() != 0 && event.job_key == job.key &&
+                           static_cast<EventKind>(event.kind) == EventKind::kExpire;
+            }
+            seen.jobs[job.name] = {job.turns, job.clients, expired};
         }
         for (std::uint32_t i = 0; i < kMaxClients; ++i) {
             const ClientSlot& client = segment.clients[i];
@@ -149,7 +155,8 @@ std::map<std::string, DeviceSeen> look(const char* configured) {
             seen.clients.push_back({static_cast<pid_t>(client.pid),
                                     {segment.jobs[client.job].name, client.windows.load(),
                                      client.crossings.load(), client.communicated_ns.load(),
-                                     collectives, client.ordinal, client.claims.load() != 0}});
+                                     collectives, client.ordinal, client.claims.load() != 0,
+                                     client.waits.load() != 0}});
         }
     }
     return all;

@@ -53,10 +53,12 @@ struct ClientSeen {
     std::uint64_t collectives = 0;  // submitted, among the last thousands of events
     std::uint32_t ordinal = 0;
     bool claims = false;
+    bool waits = false;
 };
 struct JobSeen {
     std::uint64_t turns = 0;
     std::uint32_t clients = 0;
+    std::uint64_t expired = 0;  // turns cut by their lease, among the last thousands of events
 };
 struct DeviceSeen {
     std::vector<std::pair<pid_t, ClientSeen>> clients;

@@ -374,6 +374,21 @@ TEST(GuestBounds, AStoppedHolderLosesItsTurn) {
     end_well(*peer);
 }
 
+// ------------------------------------------------------------------------------------ threads end
+
+TEST(GuestThreads, WhoseLastWorkIsOnTheirOwnDefaultStreamsLeaveTheTurnBehind) {
+    const auto peer = busy_peer();
+    Guest guest({"leaving_threads", "5"}, {"CROSSOVER_JOB=guest", "CROSSOVER_LEASE_MS=10000"});
+    ASSERT_TRUE(guest.wait_for_line("ready"));
+    guest.send_line();
+    ASSERT_TRUE(guest.wait_for_line("left"));
+    await([&] { return !look_at_device().of(guest.pid())[0].claims; });
+    EXPECT_EQ(look_at_device().jobs.at("guest").expired, 0U) << "only its lease took the turn away";
+    end_well(guest);
+    EXPECT_EQ(guest.out(), "ready\nleft\nvalue 6\n");
+    end_well(*peer);
+}
+
 // ------------------------------------------------------------------------------------ contexts end
 
 class GuestVanish : public testing::TestWithParam<const char*> {};

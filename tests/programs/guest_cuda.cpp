@@ -22,62 +22,7 @@ extern char** environ;
 
 namespace guest {
 
-void need(CUresult result, const char* what) {
-    if (result != CUDA_SUCCESS) {
-        std::printf("%s: error %d\n", what, static_cast<int>(result));
-        std::fflush(stdout);
-        std::_Exit(1);
-    }
-}
-
-CUcontext primary(int ordinal) {
-    need(cuInit(0), "cuInit");
-    CUcontext context = nullptr;
-    need(cuDevicePrimaryCtxRetain(&context, ordinal), "cuDevicePrimaryCtxRetain");
-    need(cuCtxSetCurrent(context), "cuCtxSetCurrent");
-    return context;
-}
-
-CUfunction add_kernel() {
-    static const CUfunction function = [] {
-        CUlibrary library = nullptr;
-        CUkernel kernel = nullptr;
-        CUfunction found = nullptr;
-        need(cuLibraryLoadData(&library, "image", nullptr, nullptr, 0, nullptr, nullptr, 0),
-             "cuLibraryLoadData");
-        need(cuLibraryGetKernel(&kernel, library, "add"), "cuLibraryGetKernel");
-        need(cuKernelGetFunction(&found, kernel), "cuKernelGetFunction");
-        return found;
-    }();
-    return function;
-}
-
-CUresult add(CUstream stream, CUdeviceptr at, unsigned cost_us) {
-    int value = 1;
-    int count = 1;
-    void* parameters[] = {&at, &value, &count, &cost_us};
-    return cuLaunchKernel(add_kernel(), 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr);
-}
-
-CUdeviceptr number() {
-    CUdeviceptr at = 0;
-    need(cuMemAlloc(&at, sizeof(int)), "cuMemAlloc");
-    need(cuMemsetD32(at, 0, 1), "cuMemsetD32");
-    return at;
-}
-
-int value_of(CUdeviceptr at) {
-    int value = -1;
-    need(cuMemcpyDtoH(&value, at, sizeof value), "cuMemcpyDtoH");
-    return value;
-}
-
 namespace {
-
-void say(const char* text) {
-    std::puts(text);
-    std::fflush(stdout);
-}
 
 // A job that computes without a pause until its standard input ends.
 int loop(int, char** arguments) {
@@ -428,10 +373,20 @@ struct Command {
     int (*run)(int, char**);
 };
 constexpr Command kCommands[] = {
-    {"loop", 1, loop},         {"steps", 1, steps},         {"devices", 0, devices},
-    {"exec", 0, exec_itself},  {"forks", 1, forks},         {"ends", 1, ends},
-    {"threads", 1, threads},   {"vanish", 1, vanish},       {"contexts", 0, contexts},
-    {"snapshot", 0, snapshot}, {"as_nobody", 1, as_nobody},
+    {"loop", 1, loop},
+    {"steps", 1, steps},
+    {"devices", 0, devices},
+    {"exec", 0, exec_itself},
+    {"forks", 1, forks},
+    {"ends", 1, ends},
+    {"threads", 1, threads},
+    {"vanish", 1, vanish},
+    {"contexts", 0, contexts},
+    {"snapshot", 0, snapshot},
+    {"as_nobody", 1, as_nobody},
+    {"waits_for_turn", 1, waits_for_turn},
+    {"waits_at_crossing", 1, waits_at_crossing},
+    {"leaving_threads", 1, leaving_threads},
 };
 
 }  // namespace
