@@ -2,9 +2,13 @@
 """A bar chart of the demo's periods as an SVG, made from result.json alone:
 python3 scripts/demo/chart.py build/demo/result.json docs/images/periods.svg"""
 
-import html
 import json
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
+
+from svg import INK, LIMIT, MUTED, OTHER, OURS, page, text
 
 LABELS = {
     "serial": "one after the other",
@@ -15,12 +19,8 @@ LABELS = {
     "crossover": "Crossover",
 }
 WIDTH, LEFT, RIGHT, ROW, BAR, TITLE = 860, 200, 80, 30, 20, 58
-INK, MUTED, OTHER, OURS, LIMIT = "#1f2933", "#616e7c", "#9fb3c8", "#d9480f", "#2b8a3e"
 
 
-def text(x, y, words, size=13, fill=INK, anchor="start", weight="normal"):
-    return (f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{fill}" text-anchor="{anchor}" '
-            f'font-weight="{weight}">{html.escape(words)}</text>')
 
 
 def panel(setting, top):
@@ -51,10 +51,7 @@ def chart(result):
         parts += more
         y += height
     parts.append(text(16, y + 8, f"Device: {result['device']}", 12, MUTED))
-    y += 22
-    head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" width="{WIDTH}" height="{y}" '
-            'font-family="system-ui, sans-serif">')
-    return "\n".join([head, f'<rect width="{WIDTH}" height="{y}" fill="#ffffff"/>', *parts, "</svg>"]) + "\n"
+    return page(WIDTH, y + 22, parts)
 
 
 def main(arguments):

@@ -6,7 +6,10 @@ import json
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
+
 import chart
+from markers import replace_between
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BEGIN, END = "<!-- results: made by scripts/demo/publish.py -->", "<!-- end of results -->"
@@ -24,15 +27,14 @@ def main(arguments):
     except (OSError, ValueError) as error:
         print(f"publish.py: no results of a demo run in {folder}: {error}", file=sys.stderr)
         return 1
-    before, found, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
-    _, closed, after = rest.partition(END)
-    if not found or not closed:
-        print(f"publish.py: {readme.name} lacks the markers around the results", file=sys.stderr)
-        return 1
     virtual = result["device"] == "virtual GPU"
     note = "Measured on the virtual GPU, whose figures are not a GPU's." if virtual else f"Measured on {result['device']}."
     text = f"\n{note}\n\n![Periods of each mode against the bound](docs/images/periods.svg)\n\n{table}"
-    readme.write_text(f"{before}{BEGIN}{text}{END}{after}", encoding="utf-8")
+    try:
+        replace_between(readme, BEGIN, END, text)
+    except ValueError as error:
+        print(f"publish.py: {error}", file=sys.stderr)
+        return 1
     images = REPOSITORY / "docs" / "images"
     images.mkdir(parents=True, exist_ok=True)
     (images / "periods.svg").write_text(chart.chart(result), encoding="utf-8")

@@ -2,16 +2,16 @@
 """Runs one setting of the demo in all modes and turns what the jobs and the truth log report into figures. It prints
 nothing and asserts nothing; what is asked of a figure stands in the README and the end-to-end benchmark."""
 
-import subprocess
 from dataclasses import dataclass, field, replace
 
-from intervals import bound, phases, read_truth
-from job import Job, JobError, Workload
-from machine import GpuMachine, VirtualMachine, monotonic_ns
+from intervals import bound
+from job import Job, Workload
+from machine import GpuMachine, VirtualMachine
 from observe import Observer
+from together import Start, measured_phases, run_together, shared_window
 
 RUN_LIMIT_S = 120
-TRACE_LIMIT_S = 30
+LEAD_S = 1.5
 
 
 @dataclass(frozen=True)
@@ -75,60 +75,27 @@ class Bench:
             with self.start(machine, setting, name, preload=False) as job:
                 result = job.wait(RUN_LIMIT_S)
             if machine.virtual:
-                machine.stop()
-                lanes = read_truth(machine.truth)
-                return result, phases(lanes, result.pids, result.window, len(result.starts))
+                return result, measured_phases(machine, result)
             with Observer(machine) as observer:
                 with self.start(machine, setting, name, preload=True, CROSSOVER="observe") as job:
                     observed = job.wait(RUN_LIMIT_S)
             return result, observer.phases(observed.pids, observed.window, observed.iteration_ms)
 
-    def start(self, machine, setting, name, preload, start_at_ns=None, **variables):
+    def start(self, machine, setting, name, preload, **variables):
         return Job(name, self.build.program, setting.workload, machine.environment(preload, **variables), machine.folder,
-                   start_at_ns, machine.rank_environment)
+                   rank_environment=machine.rank_environment)
 
     def pair(self, setting, sharing, label, reference, preload=False, offset_ms=0.0, timeline=None):
         """Both jobs at once, B started offset_ms after A."""
         with self.machine(setting, sharing, label) as machine:
-            results = self.start_together(machine, setting, preload, offset_ms, timeline)
-        window = max(r.window[0] for r in results), min(r.window[1] for r in results)
+            starts = [Start(name, self.build.program, setting.workload, delay_ms)
+                      for name, delay_ms in zip(self.JOBS, (0.0, offset_ms))]
+            results = run_together(machine, starts, LEAD_S, RUN_LIMIT_S, preload, timeline)
+        window = shared_window(results)
         periods = [r.period_ms(window) for r in results]
         same = all(r.losses == reference[r.name] for r in results)
         return Measured(sum(periods) / len(periods), [1e3 / p for p in periods], same, offset_ms,
                         max(r.late_ms for r in results))
-
-    def start_together(self, machine, setting, preload, offset_ms, timeline):
-        # Enough time for set-up; a job that needed more was not in phase, and that is an error, not a figure.
-        begin = monotonic_ns() + 1_500_000_000
-        trace = self.start_trace(machine, timeline) if timeline else None
-        jobs = []
-        try:
-            for name, delay_ms in zip(self.JOBS, (0.0, offset_ms)):
-                named = {"CROSSOVER_JOB": f"job {name}"} if preload else {}  # for the timeline's readers only
-                jobs.append(self.start(machine, setting, name, preload, begin + int(delay_ms * 1e6), **named))
-            results = [job.wait(RUN_LIMIT_S) for job in jobs]
-        finally:
-            for job in jobs:
-                job.stop()
-            if trace:
-                self.finish_trace(trace)
-        return results
-
-    def start_trace(self, machine, timeline):
-        command = [str(self.build.crossover), "trace", "--dir", str(machine.shared_folder), "--until-end", "--output",
-                   str(timeline), "--format", "both"]
-        return subprocess.Popen(command, env=machine.environment(), stdin=subprocess.DEVNULL,
-                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-
-    def finish_trace(self, trace):
-        try:
-            _, errors = trace.communicate(timeout=TRACE_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            trace.kill()
-            trace.communicate()
-            raise JobError(f"crossover trace did not end within {TRACE_LIMIT_S} s of the jobs' end") from None
-        if trace.returncode:
-            raise JobError(f"crossover trace ended with {trace.returncode}: {errors.strip()}")
 
 
 def fitted(bench, setting):

@@ -67,15 +67,19 @@ def read_truth(path):
 
 
 def phases(lanes, pids, window, iterations):
-    """Mean C, M and E per iteration over the processes of a job, from `iterations` iterations in the window."""
-    totals = []
-    for (_, pid), kinds in lanes.items():
+    """Mean C, M and E per iteration over the devices of a job, from `iterations` iterations in the window. Processes of
+    the job that share a device count as one there: what one computes while the other waits keeps the device busy."""
+    devices, seen = defaultdict(lambda: ([], [])), set()
+    for (device, pid), kinds in lanes.items():
         if pid in pids:
-            compute = union(clip(kinds["compute"], window))
-            communicate = union(clip(kinds["communicate"], window))
-            totals.append((length(compute), length(communicate), length(subtract(communicate, compute))))
-    if len(totals) != len(set(pids)):
-        raise ValueError(f"the truth log knows {len(totals)} of the {len(set(pids))} processes {sorted(pids)}")
+            seen.add(pid)
+            for rows, kind in zip(devices[device], ("compute", "communicate")):
+                rows.extend(clip(kinds[kind], window))
+    if len(seen) != len(set(pids)):
+        raise ValueError(f"the truth log knows {len(seen)} of the {len(set(pids))} processes {sorted(pids)}")
+    totals = []
+    for compute, communicate in (map(union, rows) for rows in devices.values()):
+        totals.append((length(compute), length(communicate), length(subtract(communicate, compute))))
     scale = 1e6 * iterations * len(totals)
     return Phases(*(sum(column) / scale for column in zip(*totals)))
 

@@ -28,9 +28,11 @@ class Workload:
     overlap: bool = False
     ranks: int = 2
     burn_per_ms: float = 0.0  # 0: the program calibrates itself, for which it has to be alone
+    extra: tuple = ()  # arguments of the program's own, in front
 
     def arguments(self):
-        row = ["--iterations", str(self.iterations), "--warmup", str(self.warmup), "--compute-ms", f"{self.compute_ms:g}"]
+        row = [*self.extra, "--iterations", str(self.iterations), "--warmup", str(self.warmup)]
+        row += ["--compute-ms", f"{self.compute_ms:g}"]
         row += ["--comm-mb", f"{self.comm_mb:g}", "--buckets", str(self.buckets)]
         row += ["--burn-per-ms", repr(self.burn_per_ms)] if self.burn_per_ms else []
         return row + (["--overlap"] if self.overlap else [])

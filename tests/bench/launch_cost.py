@@ -73,7 +73,9 @@ class Setup:
 
     def measure(self, side, *arguments, **more):
         done = self.run(side, *arguments, **more)
-        if done.returncode != 0 or done.stderr.strip():
+        # Of a system call newer than itself (futex_waitv) valgrind says that it refuses it.
+        said = "\n".join(line for line in done.stderr.splitlines() if not re.match(r"--\d+-- ", line))
+        if done.returncode != 0 or said.strip():
             raise Failed(f"{side}: exit status {done.returncode}: {done.stderr.strip()}")
         return json.loads(done.stdout)
 

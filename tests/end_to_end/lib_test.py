@@ -49,13 +49,19 @@ class Truth(unittest.TestCase):
 
     def test_phases_per_iteration(self):
         # Two iterations: 40 ms compute; 20 ms communication of which 5 ms beside compute. Another job's pid is left out.
-        rows = [self.row(pid, kind, t + s, t + e) for pid in (1, 2) for t in (0, 55)
+        rows = [self.row(pid, kind, t + s, t + e, device=pid) for pid in (1, 2) for t in (0, 55)
                 for kind, s, e in (("compute", 0, 30), ("compute", 30, 40), ("communicate", 35, 55), ("copy", 0, 55))]
         lanes = read_truth(self.write(*rows, self.row(9, "compute", 0, 110)))
         got = phases(lanes, [1, 2], (0, int(110e6)), 2)
         self.assertAlmostEqual(got.compute, 40)
         self.assertAlmostEqual(got.communicate, 20)
         self.assertAlmostEqual(got.exposed, 15)
+
+    def test_processes_on_one_device_keep_it_busy_together(self):
+        rows = [self.row(1, "compute", 0, 30), self.row(2, "compute", 10, 40), self.row(1, "communicate", 30, 60),
+                self.row(2, "communicate", 40, 60)]
+        got = phases(read_truth(self.write(*rows)), [1, 2], (0, int(60e6)), 1)
+        self.assertEqual((got.compute, got.communicate, got.exposed), (40, 30, 20))
 
     def test_missing_process_is_an_error(self):
         lanes = read_truth(self.write(self.row(1, "compute", 0, 1)))

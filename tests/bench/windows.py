@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Benchmark "windows": for each way of training, whether the communication windows that the library infers are those
+that there are. Each runs on the virtual GPU, two ranks on two devices: two jobs in turns, and one alone that is only
+observed. The library's events are judged against the virtual GPU's truth log. A second table compares a job alone with
+and without the library: iteration time, and the time of NCCL's calls on the CPU. Cells that miss their bound are marked
+with *; --check makes that exit status 1. Columns: docs/windows.md. What is judged how: scripts/lib/windows.py."""
+
+import json
+import math
+import statistics
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "lib"))
+
+from job import Job, JobError, Workload
+from machine import Build, MachineError, Parser, VirtualMachine, at_least, fail, monotonic_ns
+from solo import describe, iteration_times
+from windows import add_up, judge, read_events, read_operations, true_windows
+
+LIMIT_S = 300
+OPTIONS = ["--link-gbps", 0.1]
+LEAST_WINDOW_US = 300  # CROSSOVER_MIN_WINDOW_US; given to the jobs, so that both sides mean the same
+BOUND_PART, BOUND_P50_US, BOUND_P99_US = 0.99, 200, 1000
+COST_POLL_S = 0.2
+START_S = 3  # from the start of two jobs to their first iterations, which are to be at one time
+# Patterns that are about their number of processes, or of devices.
+UNSEEN = {"graph_all"}  # whose windows cannot be seen (docs/windows.md): false opens alone are judged
+ONE_PROCESS, ONE_DEVICE = {"one_process_two_devices": 1}, {"ranks_share_device": 1}
+
+
+@dataclass(frozen=True)
+class Pattern:
+    name: str
+    program: Path
+    asked: Workload
+    devices: int = 2
+
+    def machine(self, build, keep=None):
+        return VirtualMachine(build, ["--devices", self.devices, *OPTIONS], keep)
+
+
+def known_patterns(build, options):
+    """All ways of training, by name: settings of dp_train and hvd_train, and whatever `patterns --list` names."""
+    folder = build.folder / "tests" / "workloads"
+    usual = Workload(options.compute_ms, options.comm_mb, options.iterations)
+    library = ("--library", str(folder / "horovod_like" / "libhvd_shared.so"))
+    hvd = folder / "horovod_like" / "hvd_train"
+    rows = [
+        Pattern("dp_train, 1 bucket", build.program, usual),
+        Pattern("dp_train, 4 buckets", build.program, replace(usual, buckets=4)),
+        Pattern("dp_train, 4 overlapped", build.program, replace(usual, buckets=4, overlap=True)),
+        Pattern("hvd_train, fused", hvd, replace(usual, buckets=4, extra=library)),
+        Pattern("hvd_train, not fused", hvd, replace(usual, buckets=4, extra=(*library, "--fusion-mb", "0.001"))),
+    ]
+    program = folder / "patterns" / "patterns"
+    if program.exists():
+        with VirtualMachine(build, OPTIONS) as machine:
+            done = subprocess.run([program, "--list"], env=machine.environment(), capture_output=True, text=True,
+                                  timeout=60, check=False)
+        if done.returncode:
+            raise MachineError(f"{program} --list ended with {done.returncode}: {done.stderr.strip()}")
+        for name in (line.split()[0] for line in done.stdout.splitlines() if line.split()):
+            asked = replace(usual, buckets=4, ranks=ONE_PROCESS.get(name, 2), extra=("--pattern", name))
+            rows.append(Pattern(name, program, asked, ONE_DEVICE.get(name, 2)))
+    return {row.name: row for row in rows}
+
+
+class WatcherCost:
+    """CPU time of the library's watcher threads, sampled while they run: a context manager, then rate()."""
+
+    def __init__(self, pids):
+        self.samples = {pid: [] for pid in pids}
+        self.done = threading.Event()
+        self.thread = threading.Thread(target=self.poll, daemon=True)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.done.set()
+        self.thread.join()
+
+    @staticmethod
+    def used_ns(pid):
+        total, found = 0, False
+        try:
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                if (task / "comm").read_text().strip() == "crossover":
+                    total += int((task / "schedstat").read_text().split()[0])
+                    found = True
+        except (OSError, ValueError):
+            return None  # the process ends
+        return total if found else None
+
+    def poll(self):
+        while not self.done.wait(COST_POLL_S):
+            for pid, row in self.samples.items():
+                if (used := self.used_ns(pid)) is not None:
+                    row.append((monotonic_ns(), used))
+
+    def rate(self, pids, span):
+        """CPU seconds a second of one process's watchers, mean over the processes; NaN where too few samples are."""
+        rates = []
+        for pid in pids:
+            inside = [s for s in self.samples[pid] if span[0] <= s[0] <= span[1]]
+            if len(inside) >= 2:
+                rates.append((inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0]))
+        return statistics.mean(rates) if rates else math.nan
+
+
+@contextmanager
+def recorded_events(build, machine):
+    """Gives a list that holds the lines of windows_events at the end."""
+    lines = []
+    with open(machine.folder / "events.jsonl", "w+", encoding="utf-8") as out:
+        command = [build.folder / "tests" / "bench" / "windows_events", machine.shared_folder]
+        recorder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.PIPE)
+        try:
+            yield lines
+        finally:
+            _, said = recorder.communicate(timeout=60)
+        if recorder.returncode:
+            raise MachineError(f"windows_events ended with {recorder.returncode}: {said.decode().strip()}")
+        out.seek(0)
+        lines.extend(out)
+
+
+def run(build, pattern, asked, names, keep=None, **variables):
+    """The jobs side by side under the library: (results, Verdict of the first job, watcher's rate)."""
+    with pattern.machine(build, keep) as machine:
+        environment = machine.environment(preload=True, CROSSOVER_MIN_WINDOW_US=str(LEAST_WINDOW_US), **variables)
+        with ExitStack() as stack:
+            lines = stack.enter_context(recorded_events(build, machine))
+            start_at = monotonic_ns() + START_S * 1_000_000_000 if len(names) > 1 else None
+            jobs = [stack.enter_context(Job(name, pattern.program, asked, environment, machine.folder, start_at))
+                    for name in names]
+            cost = stack.enter_context(WatcherCost([pid for job in jobs for pid in job.pids]))
+            results = [job.wait(LIMIT_S) for job in jobs]
+        machine.stop()
+        operations = read_operations(machine.truth)
+    span = max(r.window[0] for r in results), min(r.window[1] for r in results)
+    if span[1] <= span[0]:
+        raise JobError(f"{pattern.name}: the jobs were never in their measured iterations at the same time")
+    events, lost = read_events(lines)
+    if any(begin < span[1] and end > span[0] for begin, end in lost):
+        raise JobError(f"{pattern.name}: events of the judged time were overwritten before they were read")
+    mine = [client for client in operations if client[1] in results[0].pids]
+    unseen = [client for client in mine if client not in events]
+    if unseen or not mine:
+        raise JobError(f"{pattern.name}: no events of (device, process) {unseen or results[0].pids}")
+    # A job that is only observed computes on before anybody can have seen its window's end.
+    late_ns = BOUND_P99_US * 1000 if variables.get("CROSSOVER") == "observe" else 0
+    verdict = add_up(judge(true_windows(operations[c]), events[c], span, LEAST_WINDOW_US * 1000, late_ns) for c in mine)
+    return results, verdict, cost.rate([pid for r in results for pid in r.pids], span)
+
+
+def part_bound(count, total_ns):
+    """What precision and recall must reach: 99 %, or where windows are so short that the latency allowed each of them
+    is more than 1 % of their time, what that leaves."""
+    return min(BOUND_PART, 1 - count * BOUND_P50_US * 1000 / total_ns) if total_ns else 0.0
+
+
+def figures(verdict, rate, seen):
+    """Plain figures of a verdict, and the names of those that miss their bound."""
+    row = {
+        "windows": verdict.true_windows, "window_ms": verdict.true_ns / 1e6, "missed": verdict.missed,
+        "precision": verdict.precision, "recall": verdict.recall, "inferred": verdict.inferred_windows,
+        "latency_p50_us": verdict.latency_ns(0.5) / 1e3, "latency_p99_us": verdict.latency_ns(0.99) / 1e3,
+        "false_opens": verdict.false_opens, "late_opens": verdict.late_opens, "given_back": verdict.given_back,
+        "short": verdict.short_windows,
+        "short_ms": verdict.short_ns / 1e6, "short_given": verdict.short_given, "watcher_cpu": rate,
+    }
+    missed = []
+    if verdict.false_opens:
+        missed.append("false_opens")
+    if verdict.true_windows and seen:
+        # A comparison with NaN is false: what could not be had misses its bound.
+        bounds = {
+            "precision": row["precision"] >= part_bound(verdict.inferred_windows, verdict.inferred_ns),
+            "recall": row["recall"] >= part_bound(verdict.true_windows, verdict.true_ns),
+            "latency_p50_us": row["latency_p50_us"] <= BOUND_P50_US,
+            "latency_p99_us": row["latency_p99_us"] <= BOUND_P99_US,
+        }
+        missed += [name for name, good in bounds.items() if not good]
+    row["missed_bounds"] = missed
+    return row
+
+
+def measure_windows(build, pattern, options, report):
+    asked = pattern.asked
+    keep = Path(options.keep) / pattern.name.replace(" ", "_").replace(",", "") if options.keep else None
+    results, verdict, rate = run(build, pattern, asked, ["A"], keep and keep / "alone", CROSSOVER="observe")
+    report["alone"] = figures(verdict, rate, pattern.name not in UNSEEN)
+    # Beside another job the programs would find another amount of work in a millisecond.
+    asked = replace(asked, burn_per_ms=results[0].burn_per_ms)
+    both, verdict, rate = run(build, pattern, asked, ["A", "B"], keep and keep / "in_turns")
+    report["in turns"] = figures(verdict, rate, pattern.name not in UNSEEN)
+    report["losses_identical"] = all(result.losses == results[0].losses for result in both)
+    return asked
+
+
+def call_times(folder):
+    """ns of each NCCL call that submits, of all ranks."""
+    return sorted(int(line) for path in folder.glob("calls.*") for line in path.read_text().split())
+
+
+def measure_solo(build, pattern, asked, rounds):
+    """A job alone with and without the library, in turns: iteration times and the CPU time of NCCL's calls."""
+    timer = build.folder / "tests" / "bench" / "windows_calls.so"
+    sides, calls = {"bare": [], "preloaded": []}, {"bare": [], "preloaded": []}
+    for number in range(rounds):
+        for side in list(sides) if number % 2 == 0 else reversed(list(sides)):
+            with pattern.machine(build) as machine:
+                environment = machine.environment(WINDOWS_CALLS=str(machine.folder / "calls"))
+                preloaded = [timer] if side == "bare" else [timer, build.library]
+                environment["LD_PRELOAD"] = ":".join(map(str, preloaded))
+                with Job(side, pattern.program, asked, environment, machine.folder) as job:
+                    result = job.wait(LIMIT_S)
+                sides[side].append(iteration_times(result))
+                calls[side].append(call_times(machine.folder))
+    bare, preloaded = (describe(sides[side]) for side in sides)
+    row = {"bare": bare, "preloaded": preloaded, "ratio": preloaded["median_ms"] / bare["median_ms"],
+           "spread": bare["spread_ms"] / bare["median_ms"]}
+    for side in sides:
+        medians = [statistics.median(run) for run in calls[side] if run]
+        row[f"call_us_{side}"] = statistics.median(medians) / 1e3 if medians else math.nan
+    return row
+
+
+WINDOW_COLUMNS = (
+    ("windows", "windows", "{:d}"), ("ms", "window_ms", "{:.0f}"), ("missed", "missed", "{:d}"),
+    ("precision", "precision", "{:.4f}"), ("recall", "recall", "{:.4f}"), ("p50 us", "latency_p50_us", "{:.0f}"),
+    ("p99 us", "latency_p99_us", "{:.0f}"), ("false opens", "false_opens", "{:d}"), ("given", "given_back", "{:d}"),
+    ("short", "short", "{:d}"), ("given", "short_given", "{:d}"), ("watcher %", "watcher_cpu", "{:.2%}"),
+)
+
+
+def window_table(report):
+    yield ["pattern", "run", *(title for title, _, _ in WINDOW_COLUMNS)]
+    for name, row in report["patterns"].items():
+        for side in ("alone", "in turns"):
+            cells = []
+            for _, key, form in WINDOW_COLUMNS:
+                value = row[side][key]
+                text = "-" if isinstance(value, float) and math.isnan(value) else form.format(value).rstrip("%")
+                cells.append(text + ("*" if key in row[side]["missed_bounds"] else ""))
+            yield [name, "observed, alone" if side == "alone" else side, *cells]
+
+
+def solo_table(report):
+    yield ["pattern", "bare ms", "preloaded ms", "ratio", "spread of bare", "call us, bare", "call us, preloaded"]
+    for name, row in report["patterns"].items():
+        if solo := row.get("solo"):
+            calls = ["-" if math.isnan(solo[f"call_us_{side}"]) else f"{solo[f'call_us_{side}']:.1f}"
+                     for side in ("bare", "preloaded")]
+            yield [name, f"{solo['bare']['median_ms']:.3f}", f"{solo['preloaded']['median_ms']:.3f}",
+                   f"{solo['ratio']:.4f}", f"{solo['spread']:.4f}", *calls]
+
+
+def print_table(rows, markdown):
+    rows = list(rows)
+    if markdown:
+        rows.insert(1, ["---", *["---:"] * (len(rows[0]) - 1)])
+        print("\n".join(f"| {' | '.join(row)} |" for row in rows), flush=True)
+        return
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(w) if k == 0 else cell.rjust(w) for k, (cell, w) in enumerate(zip(row, widths))))
+
+
+def plain(value):
+    """For JSON, which knows no NaN."""
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def main(arguments):
+    parser = Parser(prog="scripts/bench windows", description=__doc__)
+    parser.add_argument("--json", metavar="FILE", help="write the figures there")
+    parser.add_argument("--pattern", action="append", metavar="NAME", help="only this one; may be repeated")
+    parser.add_argument("--list", action="store_true", help="name the patterns")
+    parser.add_argument("--check", action="store_true", help="exit status 1 if a figure misses its bound")
+    parser.add_argument("--markdown", action="store_true", help="print the tables as in docs/windows.md")
+    parser.add_argument("--iterations", type=at_least(10), default=40, help="a run (default 40)")
+    parser.add_argument("--compute-ms", type=at_least(0.0, float), default=20, help="an iteration (default 20)")
+    parser.add_argument("--comm-mb", type=at_least(0.0, float), default=0.25, help="all-reduced MB (default 0.25)")
+    parser.add_argument("--rounds", type=at_least(0), default=4,
+                        help="runs of each side of the job alone (default 4; 0: no such comparison)")
+    parser.add_argument("--keep", metavar="DIR", help="keep logs, events and truth logs there")
+    options = parser.parse_args(arguments)
+    report = {"device": VirtualMachine.device, "least_window_us": LEAST_WINDOW_US, "patterns": {}}
+    try:
+        build = Build.from_environment().check()
+        known = known_patterns(build, options)
+        unknown = [name for name in options.pattern or () if name not in known]
+        if unknown:
+            parser.error(f"--pattern '{unknown[0]}'; allowed: {', '.join(repr(name) for name in known)}")
+        if options.list:
+            print("\n".join(known))
+            return 0
+        for name in options.pattern or known:
+            row = report["patterns"][name] = {}
+            asked = measure_windows(build, known[name], options, row)
+            if options.rounds:
+                row["solo"] = measure_solo(build, known[name], asked, options.rounds)
+            print(f"  {name}: done", file=sys.stderr, flush=True)
+    except (JobError, MachineError, ValueError) as error:
+        fail(str(error))
+    print_table(window_table(report), options.markdown)
+    if options.rounds:
+        print()
+        print_table(solo_table(report), options.markdown)
+    rows = report["patterns"].items()
+    different = [name for name, row in rows if not row["losses_identical"]]
+    for name in different:
+        print(f"{name}: the losses in turns are NOT those of the job alone")
+    if options.json:
+        Path(options.json).write_text(json.dumps(plain(report), indent=2) + "\n", encoding="utf-8")
+    missed = any(row[side]["missed_bounds"] for _, row in rows for side in ("alone", "in turns"))
+    return 1 if different or options.check and missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
