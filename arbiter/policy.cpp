@@ -135,9 +135,12 @@ std::uint64_t recent_cut_ns(std::uint64_t recent_turn_ns) noexcept {
 // is taken then. Growing the lease at each cut would find that length no sooner, and would give a
 // job that never drains 10 s a turn. Where a phase has gone on for longer than any lease, there is
 // no turn to be covered: such a job gets the shortest lease, a slice, which costs the others least.
-std::uint64_t lease_ns(std::uint64_t recent_turn_ns, std::uint64_t fixed_ns) noexcept {
+std::uint64_t lease_ns(std::uint64_t recent_turn_ns, std::uint64_t fixed_ns, std::uint32_t weight,
+                       std::uint32_t least_weight) noexcept {
     if (fixed_ns != 0) return std::min(fixed_ns, kMaxLeaseNs);
-    if (recent_cut_ns(recent_turn_ns) > kMaxLeaseNs) return kMinLeaseNs;
+    if (recent_cut_ns(recent_turn_ns) > kMaxLeaseNs) {
+        return std::min(kMinLeaseNs * weight / std::max(least_weight, 1U), kMaxLeaseNs);
+    }
     const std::uint64_t mean = recent_mean_ns(recent_turn_ns);
     if (mean == 0) return kFirstLeaseNs;
     return std::clamp(2 * mean, kMinLeaseNs, kMaxLeaseNs);

@@ -72,7 +72,10 @@ std::uint64_t recent_mean_ns(std::uint64_t recent_turn_ns) noexcept;
 std::uint64_t recent_cut_ns(std::uint64_t recent_turn_ns) noexcept;
 
 // Length of the lease of a job with that memory of turns; `fixed_ns` != 0 overrides.
-std::uint64_t lease_ns(std::uint64_t recent_turn_ns, std::uint64_t fixed_ns) noexcept;
+// A slice is as many times longer as `weight` is greater than `least_weight`, the least of the jobs
+// of the device: two jobs that never drain alternate whatever their order.
+std::uint64_t lease_ns(std::uint64_t recent_turn_ns, std::uint64_t fixed_ns,
+                       std::uint32_t weight = 1, std::uint32_t least_weight = 1) noexcept;
 
 // How long the next turn of that job is likely to be, 0 = not known.
 std::uint64_t expected_turn_ns(std::uint64_t recent_turn_ns, std::uint64_t fixed_ns) noexcept;

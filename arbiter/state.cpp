@@ -14,6 +14,8 @@ namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
+std::uint32_t counted_weight(const JobSlot& job) noexcept { return std::max(job.weight, 1U); }
+
 std::uint64_t since(std::uint64_t now_ns, std::uint64_t then_ns) noexcept {
     return now_ns > then_ns ? now_ns - then_ns : 0;
 }
@@ -239,7 +241,12 @@ class Transition {
                 recount();
             }
         } else if (job.lease_from_ns == 0) {
-            job.lease_ns = crossover::lease_ns(job.recent_turn_ns, job.fixed_lease_ns);
+            std::uint32_t least_weight = UINT32_MAX;
+            for (const JobSlot& other : segment_.jobs) {
+                if (other.key != 0) least_weight = std::min(least_weight, counted_weight(other));
+            }
+            job.lease_ns = crossover::lease_ns(job.recent_turn_ns, job.fixed_lease_ns,
+                                               counted_weight(job), least_weight);
             job.lease_from_ns = now_ns_;
         }
     }

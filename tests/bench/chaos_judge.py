@@ -16,8 +16,9 @@ CLOCK_NS = MS
 MEMORY_NS = 20_000
 # How long a job that had a device to itself may go on before it has heard of the other. A stopped one hears nothing.
 HEARING_NS = 500 * MS
-# How long jobs may take to find out about an attack on their file and to meet in the next one.
-REJOIN_NS = 5000 * MS
+# How long jobs may take to find out about an attack on their file and to meet in the next one: after fault upon fault a
+# job pauses for up to a minute, and one that is alone sleeps for as long before it misses its file's name.
+REJOIN_NS = 65_000 * MS
 # The recorder finds out that events were lost a little after they were.
 LATE_RECORD_NS = 100 * MS
 

@@ -158,7 +158,7 @@ class JudgeTest(unittest.TestCase):
             return Scene().turn("a", 2000, 2020).kernel("a", 2001, 2001, 2019).kernel("b", 2005, 2006, 2009)
         self.excused(scene().judge([(UUID, 1900 * MS)]), "file attacked", 3)
         self.assertEqual(len(scene().judge([(UUID, 2100 * MS)]).broken), 1, "an attack that came later")
-        late = Scene().turn("a", 8000, 8020).kernel("a", 8001, 8001, 8019).kernel("b", 8005, 8006, 8009)
+        late = Scene().turn("a", 80_000, 80_020).kernel("a", 80_001, 80_001, 80_019).kernel("b", 80_005, 80_006, 80_009)
         self.assertEqual(len(late.judge([(UUID, 1900 * MS)]).broken), 1, "an attack of long ago")
         joined = scene().event(1950, "attach", "b")
         self.assertEqual(len(joined.judge([(UUID, 1900 * MS)]).broken), 1, "the new file was joined")

@@ -17,13 +17,15 @@ constexpr std::uint64_t kMs = 1'000'000;
 
 class StateTest : public testing::Test {
   protected:
-    std::uint32_t attach(std::uint64_t key, std::uint64_t fixed_lease_ns = 0) {
+    std::uint32_t attach(std::uint64_t key, std::uint64_t fixed_lease_ns = 0,
+                         std::uint32_t weight = 0) {
         const std::uint32_t slot = next_slot_++;
         Joining joining;
         joining.job_key = key;
         joining.job_name = "job";
         joining.pid = 100 + slot;
         joining.fixed_lease_ns = fixed_lease_ns;
+        joining.weight = weight;
         EXPECT_EQ(attach_client(*segment_, slot, joining, now_, fresh()), Status::kOk);
         expect_invariants(*segment_);
         return slot;
@@ -297,6 +299,23 @@ TEST_F(StateTest, RekeyKeepsAWaitGoing) {
     EXPECT_EQ(rekey_client(*segment_, a, 30, "new", now_, fresh()), Status::kOk);
     expect_invariants(*segment_);
     EXPECT_TRUE(claims(a));
+}
+
+TEST_F(StateTest, TwoJobsThatNeverDrainShareByTheirWeights) {
+    const std::uint32_t slots[] = {attach(10, 0, 3), attach(20)};
+    EXPECT_TRUE(ask(slots[0]));
+    EXPECT_FALSE(ask(slots[1]));
+    std::uint64_t held[2] = {};
+    for (int turn = 0; turn < 400; ++turn) {
+        const std::size_t holder = claims(slots[0]) ? 0 : 1;
+        ASSERT_NE(lease_end_ns(*segment_), UINT64_MAX);
+        // Until it is known that they never drain their leases are as for anybody.
+        if (turn >= 100) held[holder] += lease_end_ns(*segment_) - now_;
+        now_ = lease_end_ns(*segment_);
+        ASSERT_TRUE(expire(*segment_, now_, fresh()));
+        EXPECT_FALSE(ask(slots[holder])) << "the other one waits";
+    }
+    EXPECT_NEAR(static_cast<double>(held[0]) / static_cast<double>(held[1]), 3, 0.15);
 }
 
 TEST_F(StateTest, RoundsFollowTheKeys) {
