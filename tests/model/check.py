@@ -72,8 +72,7 @@ MUTATIONS = [
     ("joins_for_ever", "shared", SERVED, CYCLE, [
         ("turns.pml", "!mine.claims && !(s[g].waiting_jobs != 0 && mine.gave) ->", "!mine.claims ->")]),
     ("no_look_at_the_mark", "giving_up", None, ASSERTION, [
-        ("settings.pml", "mine.held && mine.claims && !s[g].given_up -> granted = 1",
-         "mine.held && mine.claims -> granted = 1"),
+        ("settings.pml", ":: !s[g].given_up -> granted = 1", ":: true -> granted = 1"),
         ("turns.pml", "faulted = faulted || s[g].given_up", "skip")]),
     ("the_stopped_one_holds_for_ever", "giving_up", None, SLEEP, [
         ("settings.pml", ":: s[g].owner != 0 && frozen[s[g].owner - 1] -> faulted = 1; give_up()", "")]),

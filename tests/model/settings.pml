@@ -159,13 +159,14 @@
 #define LOCKLESS 1
 #endif
 
-/* take(): the word and the claim were seen; both and the mark once more. */
+/* take(), once the word and the claim were seen: both once more and the mark, in this order. */
+#define NOT_TAKEN :: else -> mine.held = 0; mine.past = LOCKLESS fi
 #ifdef GIVE_UP
-#define TAKE if :: mine.held && mine.claims && !s[g].given_up -> granted = 1 \
-                :: else -> mine.held = 0; mine.past = LOCKLESS fi
+#define TAKE if :: mine.held -> if :: mine.claims -> if :: !s[g].given_up -> granted = 1 \
+             NOT_TAKEN NOT_TAKEN NOT_TAKEN
 #define SAME_DEVICE(one, other) true
 #else
-#define TAKE if :: mine.held && mine.claims -> granted = 1 :: else -> mine.held = 0; mine.past = LOCKLESS fi
+#define TAKE if :: mine.held -> if :: mine.claims -> granted = 1 NOT_TAKEN NOT_TAKEN
 #define SAME_DEVICE(one, other) (one == other)
 #endif
 

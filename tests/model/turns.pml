@@ -225,6 +225,8 @@ inline settle() {
            fi;
            s[g].had[next] = 1;
            POINT;
+           s[g].waiting_jobs--; /* for those who take the turn without the lock */
+           POINT;
            ONE_STEP { count_passing() };
            admit = next; next = NONE;
            set_word(admit + 1);
