@@ -21,7 +21,9 @@ bool Attachment::owns() const noexcept {
            client.attached_ns == attached_ns && client.job < kMaxJobs;
 }
 
-bool Attachment::whole() const noexcept { return crossover::whole(segment()); }
+bool Attachment::whole() const noexcept {
+    return crossover::whole(segment()) && futex_reachable(mine().notice);
+}
 
 void Attachment::note_job() noexcept {
     const std::uint32_t index = job_of(mine());

@@ -85,8 +85,8 @@ class Containers(unittest.TestCase):
             jobs.build.program = wrapper
             seen = []
 
-            def meanwhile(*_):
-                wait_for_turns(jobs.machine)
+            def meanwhile(*running):
+                wait_for_turns(running, jobs.machine)
                 seen.extend(status(jobs.machine))
 
             self.assertEqual(jobs.pair(meanwhile), {"A": [[], []], "B": [[], []]})

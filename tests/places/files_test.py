@@ -46,7 +46,7 @@ class Files(unittest.TestCase):
         seen = []
 
         def watch(*jobs):
-            wait_for_turns(self.jobs.machine, folder)
+            wait_for_turns(jobs, self.jobs.machine, folder)
             seen.extend(turns(self.jobs.machine, folder))
             if meanwhile:
                 meanwhile(*jobs)
@@ -95,8 +95,8 @@ class Files(unittest.TestCase):
         folder = Path(f"/dev/shm/crossover-{os.geteuid()}")
         seen = []
 
-        def meanwhile(*_):
-            wait_for_turns(self.jobs.machine, folder)
+        def meanwhile(*jobs):
+            wait_for_turns(jobs, self.jobs.machine, folder)
             seen.append(folder.stat().st_mode & 0o777)
 
         self.assertEqual(self.jobs.pair(meanwhile, CROSSOVER_DIR=None), {"A": [[], []], "B": [[], []]})
@@ -179,7 +179,8 @@ class Files(unittest.TestCase):
         self.start()
         name, good = self.segment()
         self.plant(name, change(good))
-        said = self.jobs.pair(lambda *_: wait_for_turns(self.jobs.machine, self.folder), CROSSOVER_DIR=str(self.folder))
+        said = self.jobs.pair(lambda *jobs: wait_for_turns(jobs, self.jobs.machine, self.folder),
+                              CROSSOVER_DIR=str(self.folder))
         (line,) = [line for ranks in said.values() for lines in ranks for line in lines]
         self.assertIn("content is not a segment's", line)
         self.assertIn("replaced", line)
@@ -234,16 +235,16 @@ class Files(unittest.TestCase):
         self.start()
         folder = self.folder
 
-        def meanwhile(a, b):
-            wait_for_turns(self.jobs.machine, folder)
+        def meanwhile(*jobs):
+            wait_for_turns(jobs, self.jobs.machine, folder)
             path = sorted(path for path in folder.iterdir() if path.name.startswith("GPU-"))[0]
             before = path.stat().st_ino
             with open(path, "rb"):  # the number stays taken
                 damage(path)
-                self.assertEqual([process.poll() for job in (a, b) for process in job.processes], [None] * 4,
-                                 "a job was over before the damage")
+                self.assertEqual([process.poll() for job in jobs for process in job.processes], [None] * 4,
+                                 "ranks ended at the damage, or before")
                 await_condition(lambda: path.exists() and path.stat().st_ino != before, "a new file")
-                wait_for_turns(self.jobs.machine, folder)
+                wait_for_turns(jobs, self.jobs.machine, folder)
 
         said = self.jobs.pair(meanwhile, CROSSOVER_DIR=str(folder))
         for ranks in said.values():
@@ -280,8 +281,8 @@ class Files(unittest.TestCase):
         self.start()
         third = []
 
-        def meanwhile(*_):
-            wait_for_turns(self.jobs.machine, self.folder)
+        def meanwhile(*jobs):
+            wait_for_turns(jobs, self.jobs.machine, self.folder)
             for path in self.folder.iterdir():
                 path.unlink()
             with self.jobs.start("C", iterations=15, CROSSOVER_DIR=str(self.folder)) as job:

@@ -180,9 +180,17 @@ def turns(machine, folder=None):
     return [device["turn_count"] for device in status(machine, folder) if len(device["jobs"]) == 2]
 
 
-def wait_for_turns(machine, folder=None, count=3):
-    """Returns once two jobs have taken some turns on all of their devices, so both are in the middle of their work."""
-    await_condition(lambda: len(found := turns(machine, folder)) == 2 and min(found) >= count, "turns of two jobs")
+def wait_for_turns(jobs, machine, folder=None, count=3):
+    """Returns once the two jobs have taken some turns on all of their devices, so both are in the middle of their work."""
+
+    def taken():
+        ended = [process.poll() for job in jobs for process in job.processes]
+        if any(code is not None for code in ended):
+            raise AssertionError(f"ranks ended too early, with {ended}")
+        found = turns(machine, folder)
+        return len(found) == 2 and min(found) >= count
+
+    await_condition(taken, "turns of two jobs")
 
 
 def own_mounts():
