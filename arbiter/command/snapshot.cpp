@@ -48,9 +48,13 @@ struct Stall {
 Stall stall_of(const ClientSlot& client) {
     const std::uint64_t since = client.stalled_ns.load(std::memory_order_acquire);
     if (since == 0) return {};
-    Stall stall{since, text_of(client.stall_site, kCallSiteBytes)};
-    std::atomic_thread_fence(std::memory_order_acquire);
-    return client.stalled_ns.load(std::memory_order_relaxed) == since ? stall : Stall{};
+    // Byte by byte, each before the next and all before the second look.
+    char site[kCallSiteBytes];
+    for (std::size_t i = 0; i < kCallSiteBytes; ++i) {
+        site[i] = __atomic_load_n(&client.stall_site[i], __ATOMIC_ACQUIRE);
+    }
+    const bool same = client.stalled_ns.load(std::memory_order_relaxed) == since;
+    return same ? Stall{since, text_of(site, kCallSiteBytes)} : Stall{};
 }
 
 }  // namespace

@@ -185,9 +185,10 @@ def wait_for_turns(jobs, machine, folder=None, count=3):
 
     def taken():
         ended = [process.poll() for job in jobs for process in job.processes]
-        if any(code is not None for code in ended):
-            raise AssertionError(f"ranks ended too early, with {ended}")
         found = turns(machine, folder)
+        if any(code is not None for code in ended):
+            said = {job.name: [job.log(rank).splitlines() for rank in range(len(job.processes))] for job in jobs}
+            raise AssertionError(f"ranks ended too early, with {ended}; they say {said}; found {found}")
         return len(found) == 2 and min(found) >= count
 
     await_condition(taken, "turns of two jobs")
