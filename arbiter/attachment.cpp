@@ -22,7 +22,11 @@ bool Attachment::owns() const noexcept {
 }
 
 bool Attachment::whole() const noexcept {
-    return crossover::whole(segment()) && futex_reachable(mine().notice);
+    return !mapping.cuttable() || (crossover::whole(segment()) && futex_reachable(mine().notice));
+}
+
+Transaction Attachment::begin() const noexcept {
+    return Transaction(segment(), slot, kLockBoundNs, mapping.cuttable());
 }
 
 void Attachment::note_job() noexcept {
@@ -52,7 +56,7 @@ Status Attachment::try_join(const Folder& folder, const DeviceUuid& device, cons
     if (opened == Status::kCorrupt) return replace(opened, replaced);
     if (opened != Status::kOk) return opened;
     Segment& in = segment();
-    Transaction transaction(in);
+    Transaction transaction(in, kNoSlot, kLockBoundNs, mapping.cuttable());
     switch (transaction.status()) {
         case Status::kOk:
             break;
@@ -105,7 +109,8 @@ Status Attachment::try_join(const Folder& folder, const DeviceUuid& device, cons
 
 // A file of ours that is no good goes, and whoever still uses it is told.
 Status Attachment::replace(Status why, Status& replaced) noexcept {
-    if (mapping && why != Status::kGivenUp && why != Status::kCut) give_up(segment());
+    const bool there = mapping && why != Status::kGivenUp && why != Status::kCut;
+    if (there && mapping.whole()) give_up(segment());
     const Status removed = remove_name(mapping);
     if (removed != Status::kOk && removed != Status::kNotReady) return removed;
     if (why != Status::kGivenUp) replaced = why;
@@ -134,7 +139,7 @@ void Attachment::part() noexcept {
 
 bool Attachment::leave_in_order() noexcept {
     Segment& in = segment();
-    Transaction transaction(in, slot);
+    Transaction transaction = begin();
     if (transaction.status() != Status::kOk || !owns()) return false;
     detach_client(in, slot, monotonic_ns(), transaction.wakes());
     bool last = true;

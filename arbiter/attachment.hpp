@@ -12,6 +12,7 @@
 #include "arbiter/segment.hpp"
 #include "arbiter/segment_lock.hpp"
 #include "arbiter/state.hpp"
+#include "arbiter/transaction.hpp"
 
 namespace crossover {
 
@@ -36,6 +37,7 @@ struct Attachment {
     // A reaped slot may have gone to somebody else.
     bool owns() const noexcept;
     bool whole() const noexcept;
+    Transaction begin() const noexcept;
     void note_job() noexcept;
 
     MappedSegment mapping;

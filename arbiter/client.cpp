@@ -22,6 +22,7 @@
 #include "arbiter/client_state.hpp"
 #include "arbiter/futex.hpp"
 #include "arbiter/liveness.hpp"
+#include "arbiter/process_id.hpp"
 #include "arbiter/transaction.hpp"
 
 namespace crossover {
@@ -49,8 +50,9 @@ std::unique_ptr<Client> Client::attach(const DeviceUuid& device, const JobIdenti
 
     status = choose_folder(options.dir, true, state->folder);
     if (status != Status::kOk) return nullptr;
+    state->folder.in_files = options.memory != 0;
 
-    state->pid = getpid();
+    state->pid = process_id();
     state->thread = thread_id();
     state->device = device;
     state->set_job(job);
@@ -72,7 +74,7 @@ std::unique_ptr<Client> Client::attach(const DeviceUuid& device, const JobIdenti
 
 Client::~Client() {
     Attachment* at = at_.load(std::memory_order_acquire);
-    const bool ours = state_ != nullptr && !state_->abandoned.load() && getpid() == state_->pid;
+    const bool ours = state_ != nullptr && !state_->abandoned.load() && process_id() == state_->pid;
     for (bool newest = true; at != nullptr; newest = false) {
         Attachment* const older = at->older;
         if (!ours) {
@@ -93,7 +95,7 @@ Client::~Client() {
 Attachment* Client::usable_attachment() const noexcept {
     Attachment* at = at_.load(std::memory_order_acquire);
     return at->lost.load(std::memory_order_acquire) ||
-                   state_->abandoned.load(std::memory_order_relaxed) || getpid() != state_->pid
+                   state_->abandoned.load(std::memory_order_relaxed) || process_id() != state_->pid
                ? nullptr
                : at;
 }
@@ -123,7 +125,7 @@ void Client::bump(std::atomic<std::uint32_t>& own) noexcept {
 // This client uses the segment no more, and unless it is this client alone that is concerned, nor
 // does anybody else.
 Wait Client::fault(Attachment& at, Status why) noexcept {
-    if (getpid() != state_->pid) return Wait::kFault;
+    if (process_id() != state_->pid) return Wait::kFault;
     // A second thread may be late, and what is held by then be a turn of the next segment.
     if (at.lost.exchange(true)) return Wait::kFault;
     // After `lost`: take() looks at that once it has written.
@@ -220,7 +222,7 @@ Wait Client::acquire(std::uint64_t deadline_ns) noexcept {
         std::uint64_t wake_ns = 0;
         const std::uint32_t own = state.own_grant.load(std::memory_order_acquire);
         {
-            Transaction transaction(at.segment(), at.slot);
+            Transaction transaction = at.begin();
             why = transaction.status();
             if (why == Status::kOk && !at.owns()) why = Status::kDetached;
             if (why != Status::kOk) break;
@@ -290,7 +292,7 @@ std::uint64_t Client::release() noexcept {
     if ((word & kTurnJobMask) == 0) return 0;
     Attachment* const at = touchable_or_fault();
     if (at == nullptr) return 0;
-    Transaction transaction(at->segment(), at->slot);
+    Transaction transaction = at->begin();
     if (transaction.status() != Status::kOk || !at->owns()) {
         fault(*at, transaction.status() != Status::kOk ? transaction.status() : Status::kDetached);
         return 0;
@@ -314,7 +316,7 @@ std::uint64_t Client::release() noexcept {
 void Client::let_go() noexcept {
     state_->aborted.store(true, std::memory_order_release);
     state_->let_gos.fetch_add(1, std::memory_order_release);
-    if (getpid() != state_->pid) return;
+    if (process_id() != state_->pid) return;
     bump(state_->own_grant);
     if (!futex_many_refused()) return;
     if (Attachment* at = touchable()) bump(at->mine().grant);
@@ -324,7 +326,7 @@ void Client::allow() noexcept { state_->aborted.store(false, std::memory_order_r
 
 Status Client::rekey(const JobIdentity& job) noexcept {
     if (job.key == 0) return Status::kSystem;
-    if (state_->abandoned.load() || getpid() != state_->pid) return Status::kDetached;
+    if (state_->abandoned.load() || process_id() != state_->pid) return Status::kDetached;
     const std::lock_guard<std::mutex> guard(state_->moving);
     Attachment* const at = touchable_or_fault();
     if (at == nullptr) {
@@ -332,7 +334,7 @@ Status Client::rekey(const JobIdentity& job) noexcept {
         state_->set_job(job);
         return Status::kOk;
     }
-    Transaction transaction(at->segment(), at->slot);
+    Transaction transaction = at->begin();
     Status status = transaction.status();
     if (status == Status::kOk && !at->owns()) status = Status::kDetached;
     if (status != Status::kOk) {

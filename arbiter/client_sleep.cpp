@@ -12,6 +12,7 @@
 
 #include "arbiter/client_state.hpp"
 #include "arbiter/liveness.hpp"
+#include "arbiter/process_id.hpp"
 #include "arbiter/transaction.hpp"
 
 namespace crossover {
@@ -110,7 +111,7 @@ void Client::sleep_for_turn(Attachment& at, std::uint32_t grant, std::uint32_t o
 
 // Reaps all the dead; the transitions tell the others. False: a fault.
 bool Client::sweep(Attachment& at) noexcept {
-    Transaction transaction(at.segment(), at.slot);
+    Transaction transaction = at.begin();
     if (transaction.status() != Status::kOk || !at.owns()) {
         fault(at, transaction.status() != Status::kOk ? transaction.status() : Status::kDetached);
         return false;
@@ -156,7 +157,8 @@ FutexWait Client::sleep_for_notice(Attachment& at, std::uint32_t shared, std::ui
 }
 
 std::uint32_t Client::sleep(std::uint32_t seen, std::uint64_t deadline_ns) noexcept {
-    if (state_->abandoned.load(std::memory_order_relaxed) || getpid() != state_->pid) return seen;
+    if (state_->abandoned.load(std::memory_order_relaxed) || process_id() != state_->pid)
+        return seen;
     for (;;) {
         Attachment& at = *at_.load(std::memory_order_acquire);
         const std::uint32_t own = state_->own_notice.load(std::memory_order_acquire);
@@ -172,9 +174,9 @@ std::uint32_t Client::sleep(std::uint32_t seen, std::uint64_t deadline_ns) noexc
         if (!look(at)) continue;
         const std::uint64_t now_ns = monotonic_ns();
         if (now_ns - state_->name_looked_at_ns >= kNamePeriodNs) {
-            // Whoever comes after the name is gone makes another segment, and never meets us.
+            // Whoever comes after the name is gone may make another segment, and never meet us.
             state_->name_looked_at_ns = now_ns;
-            if (at.mapping.lost_name()) {
+            if (at.mapping.lost_name() && !at.mapping.restore_name(state_->folder)) {
                 fault(at, Status::kRemoved);
                 continue;
             }
@@ -194,7 +196,7 @@ std::uint32_t Client::notice() const noexcept {
 }
 
 void Client::wake() noexcept {
-    if (state_->abandoned.load(std::memory_order_relaxed) || getpid() != state_->pid) return;
+    if (state_->abandoned.load(std::memory_order_relaxed) || process_id() != state_->pid) return;
     bump(state_->own_notice);
     if (!futex_many_refused()) return;
     if (Attachment* at = touchable()) bump(at->mine().notice);

@@ -6,12 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "arbiter/file.hpp"
+#include "arbiter/futex.hpp"
 #include "arbiter/hash.hpp"
 #include "arbiter/segment.hpp"
 
@@ -127,6 +127,8 @@ Status choose_folder(const char* configured, bool create, Folder& folder) noexce
     if (fstat(opened.get(), &info) != 0) return refusal(errno);
     folder.owner = info.st_uid;
     folder.group = info.st_gid;
+    const std::uint64_t parts[] = {info.st_dev, info.st_ino};
+    folder.identity = hash_bytes(reinterpret_cast<const char*>(parts), sizeof parts);
     const bool others_write = (info.st_mode & S_IWOTH) != 0;
     const bool group_writes = (info.st_mode & S_IWGRP) != 0;
     if (is_private) {
@@ -174,21 +176,36 @@ std::uint64_t boot_identity() noexcept {
     return got <= 0 ? 0 : hash_bytes(text, static_cast<std::size_t>(got));
 }
 
+namespace {
+
+// When a temporary was made, by CLOCK_MONOTONIC: its name ends in ".PID.NS.COUNT.tmp". 0: no such
+// name.
+std::uint64_t made_at_ns(const char* name) noexcept {
+    const char* end = name + std::strlen(name);
+    int dots = 0;
+    while (end > name && dots < 3) dots += *--end == '.' ? 1 : 0;
+    return dots == 3 ? std::strtoull(end + 1, nullptr, 10) : 0;
+}
+
+}  // namespace
+
 void remove_stale_temporaries(const char* folder) noexcept {
-    constexpr time_t kOldSeconds = 60;
+    constexpr std::uint64_t kOldNs = 60'000'000'000;
     DIR* directory = opendir(folder);
     if (directory == nullptr) return;
     const int at = dirfd(directory);
-    const time_t now = time(nullptr);
     while (const dirent* entry = readdir(directory)) {
         const std::size_t length = std::strlen(entry->d_name);
         if (length < 4 || std::strcmp(entry->d_name + length - 4, ".tmp") != 0 ||
             std::strncmp(entry->d_name, "GPU-", 4) != 0) {
             continue;
         }
+        const std::uint64_t made_ns = made_at_ns(entry->d_name);
+        const std::uint64_t now_ns = monotonic_ns();  // read later than any name that was seen
+        const bool old = made_ns > now_ns || now_ns - made_ns > kOldNs;
         struct stat info {};
-        if (fstatat(at, entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(info.st_mode) &&
-            info.st_uid == geteuid() && now - info.st_mtime > kOldSeconds) {
+        if (old && fstatat(at, entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+            S_ISREG(info.st_mode) && info.st_uid == geteuid()) {
             unlinkat(at, entry->d_name, 0);
         }
     }

@@ -31,14 +31,14 @@ bool is_dead(ClientSlot& client) noexcept {
 std::uint32_t reap(Segment& segment, std::uint32_t self, std::size_t job, std::uint64_t now_ns,
                    Wakes& wakes) noexcept {
     std::uint32_t reaped = 0;
-    for (std::uint32_t slot = 0; slot < kMaxClients; ++slot) {
+    attached_clients(segment).for_each([&](std::uint32_t slot) {
         ClientSlot& client = segment.clients[slot];
-        if (slot == self || client.attached.load(std::memory_order_relaxed) == 0) continue;
-        if (job != kNoJob && client.job != job) continue;
-        if (!is_dead(client)) continue;
+        if (slot == self || client.attached.load(std::memory_order_relaxed) == 0) return;
+        if (job != kNoJob && client.job != job) return;
+        if (!is_dead(client)) return;
         reap_client(segment, slot, now_ns, wakes);
         ++reaped;
-    }
+    });
     return reaped;
 }
 
@@ -48,9 +48,12 @@ std::size_t watch_clients(Segment& segment, std::uint32_t self, FutexWord* words
                           bool& gone) noexcept {
     gone = false;
     std::size_t count = 0;
+    const ClientSet set = attached_clients(segment);
     // From the next slot on: where there are more clients than room, each is left out by few.
     for (std::uint32_t step = 1; step < kMaxClients && count < room; ++step) {
-        ClientSlot& client = segment.clients[(self + step) % kMaxClients];
+        const std::uint32_t slot = (self + step) % kMaxClients;
+        if (!set.contains(slot)) continue;
+        ClientSlot& client = segment.clients[slot];
         if (client.attached.load(std::memory_order_acquire) == 0) continue;
         switch (watch(client.life, words[count])) {
             case LockWatch::kHeld:

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening, making and mapping. Folder choice stands in folder.cpp. Boost's exceptions end here.
+// Opening, making and naming, of segments that are memory behind a locator and of such that are
+// files. Folder choice stands in folder.cpp, System V memory in segment_memory.cpp. Boost's
+// exceptions end here.
 #include "arbiter/segment.hpp"
 
 #include <errno.h>
@@ -7,9 +9,7 @@
 #include <stdio.h>
 #include <sys/file.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,7 +20,8 @@
 
 #include "arbiter/file.hpp"
 #include "arbiter/futex.hpp"
-#include "arbiter/segment_lock.hpp"
+#include "arbiter/hash.hpp"
+#include "arbiter/segment_memory.hpp"
 
 namespace crossover {
 
@@ -43,106 +44,11 @@ struct Mappable {
 };
 
 constexpr int kRemovalTries = 20;  // a millisecond apart
-
-Status status_of(int error) noexcept {
-    switch (error) {
-        case ENOENT:
-            return Status::kNotFound;
-        case ELOOP:
-        case ENOTDIR:
-        case EISDIR:
-        case ENXIO:
-            return Status::kForeign;
-        case ENOSPC:
-        case EDQUOT:
-        case EFBIG:
-            return Status::kNoSpace;
-        case EACCES:
-        case EPERM:
-        case EROFS:
-            return Status::kAccess;
-        default:
-            return Status::kSystem;
-    }
-}
+constexpr int kLookFlags = O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
 
 void pause_briefly() noexcept {
     const timespec step{0, 1'000'000};
     nanosleep(&step, nullptr);
-}
-
-// Owner, type and mode of an opened segment file.
-Status check_file(const Folder& folder, const struct stat& file) noexcept {
-    if (!S_ISREG(file.st_mode)) return Status::kForeign;
-    if ((file.st_mode & S_IWOTH) != 0) return Status::kForeign;
-    if (folder.group_shared) {
-        return file.st_uid == geteuid() || file.st_gid == folder.group ? Status::kOk
-                                                                       : Status::kForeign;
-    }
-    if (file.st_uid != geteuid()) return Status::kForeign;
-    return (file.st_mode & S_IWGRP) != 0 ? Status::kForeign : Status::kOk;
-}
-
-// What can be known before mapping: no byte behind the end of the file may ever be touched.
-Status check_head(int descriptor, const struct stat& file) noexcept {
-    alignas(Header) std::byte bytes[sizeof(Header)];
-    const ssize_t got = pread(descriptor, bytes, sizeof bytes, 0);
-    if (got < 0) return status_of(errno);
-    if (static_cast<std::size_t>(got) != sizeof bytes) return Status::kCorrupt;
-    std::uint64_t magic = 0;
-    std::uint32_t version = 0;
-    std::memcpy(&magic, bytes + offsetof(Header, magic), sizeof magic);
-    std::memcpy(&version, bytes + offsetof(Header, version), sizeof version);
-    // A file gets its name when it is complete, so none is still being made.
-    if (magic != kSegmentMagic || version == 0) return Status::kCorrupt;
-    if (version != kLayoutVersion) return Status::kWrongVersion;
-    return static_cast<std::uint64_t>(file.st_size) == sizeof(Segment) ? Status::kOk
-                                                                       : Status::kCorrupt;
-}
-
-Status allocate(int descriptor) noexcept {
-    // Beyond its size limit the process would be killed by SIGXFSZ.
-    rlimit limit{};
-    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
-        limit.rlim_cur < sizeof(Segment)) {
-        return Status::kNoSpace;
-    }
-    int error = EINTR;
-    for (int tries = 0; error == EINTR && tries < 100; ++tries) {
-        error = posix_fallocate(descriptor, 0, sizeof(Segment));
-    }
-    return error == 0 ? Status::kOk : status_of(error);
-}
-
-Status fill(Segment& segment, const DeviceUuid& device) noexcept {
-    segment.header.magic = kSegmentMagic;
-    segment.header.total_bytes = sizeof(Segment);
-    std::memcpy(segment.header.device_uuid, device.bytes, sizeof device.bytes);
-    segment.header.boot = boot_identity();
-    segment.arbitration.round = 1;
-    // Turns are numbered from the clock on, so that none has the number of one in a segment that
-    // this one replaces.
-    segment.arbitration.turn.word.store(monotonic_ns() / 1000 << 16, std::memory_order_relaxed);
-    if (!make_lock(segment.arbitration.lock)) return Status::kSystem;
-    for (ClientSlot& client : segment.clients) {
-        if (!make_lock(client.life)) return Status::kSystem;
-    }
-    segment.header.version.store(kLayoutVersion, std::memory_order_release);
-    return Status::kOk;
-}
-
-// Gives the complete file its name unless the name is taken (EEXIST).
-int publish(const char* temporary, const char* path) noexcept {
-#ifdef SYS_renameat2
-    if (syscall(SYS_renameat2, AT_FDCWD, temporary, AT_FDCWD, path, 1U /* RENAME_NOREPLACE */) ==
-        0) {
-        return 0;
-    }
-    if (errno != EINVAL && errno != ENOSYS) return errno;
-#endif
-    if (link(temporary, path) != 0) return errno;
-    unlink(temporary);
-    return 0;
 }
 
 }  // namespace
@@ -179,11 +85,14 @@ struct SegmentOpener {
         struct stat info {};
         if (fstat(file.get(), &info) != 0) return status_of(errno);
         if (const Status status = check_file(folder, info); status != Status::kOk) return status;
-        const Status status = check_head(file.get(), info);
-        const bool replaceable = status == Status::kCorrupt && writable;
+        Locator locator{};
+        const Status status = check_head(file.get(), info, locator);
+        if (locator.identity != 0) return open_memory(locator, writable, info);
+        const bool replaceable = status == Status::kCorrupt;
         if (status != Status::kOk && !replaceable) return status;
         std::unique_ptr<MappedSegment::Region> region;
-        if (static_cast<std::uint64_t>(info.st_size) >= sizeof(Segment)) {
+        if (static_cast<std::uint64_t>(info.st_size) >= sizeof(Segment) &&
+            (writable || !replaceable)) {
             region = map_file(file.get(), writable);
             if (region == nullptr) return Status::kSystem;
         }
@@ -191,8 +100,83 @@ struct SegmentOpener {
         return status;
     }
 
+    // Unless kOk, only the file that leads nowhere is taken, so that its name can be removed.
+    Status open_memory(const Locator& locator, bool writable,
+                       const struct stat& info) const noexcept {
+        std::unique_ptr<MappedSegment::Region> region(new (std::nothrow) MappedSegment::Region);
+        if (region == nullptr) return Status::kSystem;
+        const Status status = map_memory(folder, locator, writable, region->mapping);
+        if (status != Status::kOk) region.reset();
+        take(std::move(region), writable, info);
+        if (status == Status::kOk) take_memory(locator.memory);
+        return status;
+    }
+
+    void take_memory(int memory) const noexcept {
+        out.memory_ = memory;
+        out.identity_ = out.view()->header.identity;
+    }
+
     // kOk: made, mapped and named. kNotReady: somebody else was first.
-    Status create() const noexcept {
+    Status create(bool in_file) const noexcept {
+        if (!in_file) {
+            const Status status = create_in_memory();
+            if (status != Status::kSystem) return status;
+        }
+        return with_temporary([this](int file, const struct stat& info, const char* temporary) {
+            return build(file, info, temporary);
+        });
+    }
+
+    // kSystem: there is no such memory to be had.
+    Status create_in_memory() const noexcept {
+        std::unique_ptr<MappedSegment::Region> region(new (std::nothrow) MappedSegment::Region);
+        if (region == nullptr) return Status::kSystem;
+        int memory = -1;
+        if (find_memory(folder, device, region->mapping, memory) != Status::kOk) {
+            const Status made = make_memory(folder, region->mapping, memory);
+            if (made != Status::kOk) return made;
+            auto* segment = new (region->mapping.get_address()) Segment;
+            const Status filled = fill(*segment, device, new_identity(), folder.identity);
+            if (filled != Status::kOk) return filled;
+        }
+        const auto* segment = static_cast<const Segment*>(region->mapping.get_address());
+        struct stat info {};
+        const Status status = name_memory(locator_of(*segment, memory), info);
+        if (status != Status::kOk) return status;
+        take(std::move(region), true, info);
+        take_memory(memory);
+        return Status::kOk;
+    }
+
+    Status name_memory(const Locator& locator, struct stat& made) const noexcept {
+        return with_temporary([&](int file, const struct stat& info, const char* temporary) {
+            made = info;
+            if (const Status status = allocate(file, sizeof locator); status != Status::kOk) {
+                return status;
+            }
+            if (pwrite(file, &locator, sizeof locator, 0) != sizeof locator) {
+                return status_of(errno);
+            }
+            return named(temporary);
+        });
+    }
+
+    static std::uint64_t new_identity() noexcept {
+        static std::atomic<std::uint64_t> counter{0};
+        const std::uint64_t parts[] = {monotonic_ns(), static_cast<std::uint64_t>(getpid()),
+                                       ipc_namespace(), counter.fetch_add(1)};
+        return hash_bytes(reinterpret_cast<const char*>(parts), sizeof parts);
+    }
+
+    Status named(const char* temporary) const noexcept {
+        const int error = publish(temporary, out.path_);
+        return error == 0 ? Status::kOk : error == EEXIST ? Status::kNotReady : status_of(error);
+    }
+
+    // `make` fills the new file and names it.
+    template <class Make>
+    Status with_temporary(Make&& make) const noexcept {
         static std::atomic<std::uint32_t> counter{0};
         char temporary[sizeof out.path_ + 64];
         snprintf(temporary, sizeof temporary, "%s.%ld.%llu.%u.tmp", out.path_,
@@ -201,27 +185,33 @@ struct SegmentOpener {
         const UniqueDescriptor file(
             open(temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
         if (file.get() < 0) return status_of(errno);
-        const Status status = build(file.get(), temporary);
+        struct stat info {};
+        Status status = prepare(file.get(), info);
+        if (status == Status::kOk) status = make(file.get(), info, temporary);
         if (status != Status::kOk) unlink(temporary);
         return status;
     }
 
-    Status build(int file, const char* temporary) const noexcept {
-        struct stat info {};
+    Status prepare(int file, struct stat& info) const noexcept {
         if (fstat(file, &info) != 0) return status_of(errno);
         if (folder.group_shared && info.st_gid != folder.group &&
             fchown(file, static_cast<uid_t>(-1), folder.group) != 0) {
             return status_of(errno);
         }
-        if (fchmod(file, folder.file_mode) != 0) return status_of(errno);
-        if (const Status status = allocate(file); status != Status::kOk) return status;
+        return fchmod(file, folder.file_mode) == 0 ? Status::kOk : status_of(errno);
+    }
+
+    Status build(int file, const struct stat& info, const char* temporary) const noexcept {
+        if (const Status status = allocate(file, sizeof(Segment)); status != Status::kOk) {
+            return status;
+        }
         std::unique_ptr<MappedSegment::Region> region = map_file(file, true);
         if (region == nullptr) return Status::kSystem;
         auto* segment = new (region->mapping.get_address()) Segment;
-        if (const Status status = fill(*segment, device); status != Status::kOk) return status;
-        if (const int error = publish(temporary, out.path_); error != 0) {
-            return error == EEXIST ? Status::kNotReady : status_of(error);
+        if (const Status status = fill(*segment, device, 0, 0); status != Status::kOk) {
+            return status;
         }
+        if (const Status status = named(temporary); status != Status::kOk) return status;
         take(std::move(region), true, info);
         return Status::kOk;
     }
@@ -230,6 +220,7 @@ struct SegmentOpener {
               const struct stat& info) const noexcept {
         out.region_ = std::move(region);
         out.writable_ = writable;
+        out.identity_ = 0;
         out.device_ = info.st_dev;
         out.inode_ = info.st_ino;
     }
@@ -248,12 +239,19 @@ struct SegmentOpener {
     }
 
     Status open_or_create(std::uint64_t deadline_ns) const noexcept {
+        bool in_file = folder.in_files;
         for (;;) {
+            out.inode_ = 0;
             Status status = open_existing(true);
             if (status == Status::kOk && !replaced_after_restart()) return status;
+            if (status == Status::kNotFound || status == Status::kElsewhere) {
+                in_file = in_file || status == Status::kElsewhere;
+                if (out.inode_ != 0) status = remove_name(out);
+                if (status == Status::kOk) status = Status::kNotFound;
+            }
             if (status == Status::kNotFound) {
                 remove_stale_temporaries(folder.path);
-                status = create();
+                status = create(in_file);
                 if (status == Status::kOk) return status;
                 // kNotReady: the name has been taken meanwhile.
             }
@@ -297,14 +295,23 @@ void MappedSegment::blank() const noexcept {
          PROT_READ | (writable_ ? PROT_WRITE : 0), MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 }
 
-bool MappedSegment::is(const struct stat& file) const noexcept {
-    return file.st_dev == device_ && file.st_ino == inode_;
+bool MappedSegment::whole() const noexcept { return !cuttable() || crossover::whole(*view()); }
+
+bool MappedSegment::is(int file) const noexcept {
+    Locator locator{};
+    if (identity_ != 0) return read_locator(file, locator) && locator.identity == identity_;
+    struct stat info {};
+    return fstat(file, &info) == 0 && info.st_dev == device_ && info.st_ino == inode_;
 }
 
 bool MappedSegment::lost_name() const noexcept {
-    struct stat info {};
-    if (lstat(path_, &info) == 0) return info.st_dev == device_ && info.st_ino != inode_;
+    const UniqueDescriptor file(open(path_, kLookFlags));
+    if (file.get() >= 0) {
+        struct stat info {};
+        return fstat(file.get(), &info) == 0 && info.st_dev == device_ && !is(file.get());
+    }
     if (errno != ENOENT) return false;
+    struct stat info {};
     char folder[sizeof path_];
     std::memcpy(folder, path_, sizeof folder);
     char* const slash = std::strrchr(folder, '/');
@@ -314,8 +321,39 @@ bool MappedSegment::lost_name() const noexcept {
 }
 
 bool MappedSegment::is_named() const noexcept {
-    struct stat info {};
-    return lstat(path_, &info) == 0 && is(info);
+    const UniqueDescriptor file(open(path_, kLookFlags));
+    return file.get() >= 0 && is(file.get());
+}
+
+bool MappedSegment::restore_name(const Folder& folder) const noexcept {
+    if (identity_ == 0 || !writable_) return false;
+    const Header& header = get()->header;
+    DeviceUuid device;
+    std::memcpy(device.bytes, header.device_uuid, sizeof device.bytes);
+    for (int tries = 0; tries < kRemovalTries; ++tries) {
+        if (header.end.load(std::memory_order_acquire) != SegmentEnd::kInUse) return false;
+        MappedSegment found;
+        const SegmentOpener opener{folder, device, found};
+        if (!opener.set_path(path_)) return false;
+        const Status there = opener.open_existing(false);
+        if (there == Status::kOk) return found.identity_ == identity_;
+        if (there != Status::kNotFound && there != Status::kCorrupt) return false;
+        if (found.inode_ != 0 && remove_name(found) != Status::kOk) return false;
+        struct stat made {};
+        const Status named = opener.name_memory(locator_of(*get(), memory_), made);
+        if (named != Status::kNotReady) return named == Status::kOk;
+    }
+    return false;
+}
+
+bool whole(const Segment& segment) noexcept {
+    // A cut takes the pages away one after the other, from the first one cut to the last. So the
+    // last page shows every cut, but some 10 us late, or more where the cutter is interrupted;
+    // what is used most, the slots and all before them, is therefore asked for itself.
+    const auto* last = reinterpret_cast<const std::byte*>(&segment + 1) - sizeof(std::uint32_t);
+    return futex_reachable(segment.header.version) &&
+           futex_reachable(segment.clients[kMaxClients - 1].grant) &&
+           futex_reachable(*reinterpret_cast<const std::atomic<std::uint32_t>*>(last));
 }
 
 Status open_or_create(const Folder& folder, const DeviceUuid& device, std::uint64_t deadline_ns,
@@ -336,15 +374,12 @@ Status open_read_only(const Folder& folder, const char* path, MappedSegment& seg
 Status remove_name(const MappedSegment& segment) noexcept {
     for (int tries = 0; tries < kRemovalTries; ++tries) {
         if (!segment.is_named()) return Status::kOk;
-        const UniqueDescriptor file(
-            open(segment.path(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+        const UniqueDescriptor file(open(segment.path(), kLookFlags));
         if (file.get() < 0) {
             if (errno == ENOENT) return Status::kOk;
             return status_of(errno);
         }
-        struct stat info {};
-        if (fstat(file.get(), &info) != 0) return status_of(errno);
-        if (!segment.is(info)) return Status::kOk;
+        if (!segment.is(file.get())) return Status::kOk;
         // Where the file system has no such locks, the moment between look and removal is the risk.
         if (flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
             pause_briefly();

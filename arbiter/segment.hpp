@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The segment's file: which folder, whose, made, opened, mapped, listed, removed. Knows nothing of
-// turns. Trusts no folder and no file before it has looked at owner, mode, type, size and version.
+// The segment's file and memory: which folder, whose, made, opened, mapped, listed, removed. Knows
+// nothing of turns. Trusts no folder, file or memory before it has looked at owner, mode, type,
+// size and version.
 #pragma once
 
 #include <sys/stat.h>
@@ -29,7 +30,10 @@ struct Folder {
     bool group_shared = false;  // the folder's group may write in it, so segments are its members'
     uid_t owner = 0;
     gid_t group = 0;
-    mode_t file_mode = 0600;  // follows the folder's group access
+    mode_t file_mode = 0600;     // follows the folder's group access
+    std::uint64_t identity = 0;  // hash of device and inode
+    // Segments lie in files even where System V shared memory could be had.
+    bool in_files = false;
 };
 
 // The folder of the segments. `configured` (CROSSOVER_DIR; absolute path, or empty) as it stands,
@@ -57,32 +61,49 @@ class MappedSegment {
     // Keeps the mapping until the process ends.
     void leak() noexcept;
     void reset() noexcept;
+    // The memory is a file's, which somebody may cut short.
+    bool cuttable() const noexcept { return identity_ == 0; }
+    // Whether the memory is all there. Asks the kernel where it is cuttable.
+    bool whole() const noexcept;
     // The file was cut short: puts empty memory in its place, at the same address, so that threads
     // which still look there read zeros. Any thread.
     void blank() const noexcept;
-    // Whether the file's name still leads to this file.
+    // Whether the file's name still leads to this segment.
     bool is_named() const noexcept;
     // Whether it was removed or replaced. False where that cannot be told: the folder is out of
     // reach (after chroot, or without the rights it was opened with).
     bool lost_name() const noexcept;
-    bool is(const struct stat& file) const noexcept;
+    // Puts a new locator under the name where it leads nowhere. False where it leads to another
+    // segment by now, or the folder is not to be written, or this segment is a file.
+    bool restore_name(const Folder& folder) const noexcept;
+    // Whether the file, just opened for reading, is or leads to this segment.
+    bool is(int file) const noexcept;
 
   private:
     friend struct SegmentOpener;
     struct Region;
     std::unique_ptr<Region> region_;
     bool writable_ = false;
-    dev_t device_ = 0;
+    std::uint64_t identity_ = 0;  // of memory behind a locator
+    dev_t device_ = 0;            // of the file it was opened by
     ino_t inode_ = 0;
+    int memory_ = -1;
     char path_[320] = {};
 };
 
+// Whether a mapped file still is as long as it was mapped. Until that is known, no byte of it may
+// be touched.
+bool whole(const Segment& segment) noexcept;
+
 // Opens the device's segment, or makes it: complete and under its final name at once, its space
-// allocated, so that a full disk is kNoSpace now and not SIGBUS later. Tries until `deadline_ns`
-// while others make and remove it (kNotReady). The caller checks Header::end under the lock.
+// allocated, so that a full disk is kNoSpace now and not SIGBUS later. Memory of this folder and
+// device that is in use, but whose name is gone or leads nowhere, is found and named again. Tries
+// until `deadline_ns` while others make and remove it (kNotReady). The caller checks Header::end
+// under the lock.
 //   kCorrupt  a file of ours whose size or head is not a segment's. `segment` is that file, for
 //             remove_name(), and is mapped where it is long enough, for give_up()
 //   kForeign  owner, mode or type is not trusted: left as it is
+// A locator that leads into another IPC namespace is replaced by a file, which both can map.
 Status open_or_create(const Folder& folder, const DeviceUuid& device, std::uint64_t deadline_ns,
                       MappedSegment& segment) noexcept;
 

@@ -20,6 +20,20 @@ std::uint64_t since(std::uint64_t now_ns, std::uint64_t then_ns) noexcept {
     return now_ns > then_ns ? now_ns - then_ns : 0;
 }
 
+void set_attached(Segment& segment, std::uint32_t slot, bool attached) noexcept {
+    const std::uint64_t bit = std::uint64_t{1} << (slot % 64);
+    std::atomic<std::uint64_t>& word = segment.arbitration.client_set[slot / 64];
+    word.store(attached ? word.load(kRelaxed) | bit : word.load(kRelaxed) & ~bit, kRelaxed);
+    segment.clients[slot].attached.store(attached ? 1 : 0, std::memory_order_release);
+}
+
+void set_used(Segment& segment, std::size_t job, bool used) noexcept {
+    static_assert(kMaxJobs <= 32);
+    std::atomic<std::uint32_t>& set = segment.arbitration.turn.job_set;
+    const std::uint32_t bit = std::uint32_t{1} << job;
+    set.store(used ? set.load(kRelaxed) | bit : set.load(kRelaxed) & ~bit, kRelaxed);
+}
+
 // One transition under way. `actor` is the client that causes it, for the events.
 class Transition {
   public:
@@ -57,12 +71,12 @@ class Transition {
         }
         job.lease_from_ns = 0;
         job.lease_ns = 0;
-        for (std::uint32_t slot = 0; slot < kMaxClients; ++slot) {
+        attached_clients(segment_).for_each([&](std::uint32_t slot) {
             ClientSlot& client = segment_.clients[slot];
-            if (!belongs(client, index) || client.claims.load(kRelaxed) == 0) continue;
+            if (!belongs(client, index) || client.claims.load(kRelaxed) == 0) return;
             client.claims.store(0, kRelaxed);
             notify(slot);
-        }
+        });
         segment_.arbitration.turn.word.store(turn_number(segment_) << 16,
                                              std::memory_order_release);
         if (cut_by_lease) ++segment_.arbitration.expired_count;
@@ -76,12 +90,13 @@ class Transition {
             std::uint32_t clients = 0, claims = 0, waiters = 0;
         } tallies[kMaxJobs];
         const std::size_t holder = turn_holder(segment_);
-        for (ClientSlot& client : segment_.clients) {
-            if (client.attached.load(kRelaxed) == 0) continue;
+        attached_clients(segment_).for_each([&](std::uint32_t slot) {
+            ClientSlot& client = segment_.clients[slot];
             const std::uint32_t index = job_of(client);
-            if (index >= kMaxJobs || segment_.jobs[index].key == 0) {
-                client.attached.store(0, kRelaxed);  // only damage makes it so
-                continue;
+            if (client.attached.load(kRelaxed) == 0 || index >= kMaxJobs ||
+                segment_.jobs[index].key == 0) {
+                set_attached(segment_, slot, false);  // only damage makes it so
+                return;
             }
             const bool holds = index == holder;
             if (!holds) client.claims.store(0, kRelaxed);
@@ -91,19 +106,20 @@ class Transition {
             ++tally.clients;
             tally.claims += claims ? 1 : 0;
             tally.waiters += client.waits.load(kRelaxed) != 0 ? 1 : 0;
-        }
+        });
         std::uint32_t active = 0;
         std::uint32_t waiting = 0;
         bool new_waiter = false;
-        for (std::size_t i = 0; i < kMaxJobs; ++i) {
+        if (holder != kNoJob && tallies[holder].clients == 0) {
+            segment_.arbitration.turn.word.store(turn_number(segment_) << 16,
+                                                 std::memory_order_release);
+        }
+        each_job([&](std::size_t i) {
             JobSlot& job = segment_.jobs[i];
             if (tallies[i].clients == 0) {
-                if (job.key != 0) job = JobSlot{};
-                if (i == holder) {
-                    segment_.arbitration.turn.word.store(turn_number(segment_) << 16,
-                                                         std::memory_order_release);
-                }
-                continue;
+                job = JobSlot{};
+                set_used(segment_, i, false);
+                return;
             }
             job.clients = tallies[i].clients;
             job.claims = tallies[i].claims;
@@ -129,7 +145,7 @@ class Transition {
                 }
                 job.state = state;
             }
-        }
+        });
         std::uint64_t& shared = segment_.arbitration.shared_since_ns;
         shared = active < 2 ? 0 : shared != 0 ? shared : now_ns_;
         segment_.arbitration.turn.active_jobs.store(active, std::memory_order_release);
@@ -143,9 +159,9 @@ class Transition {
     }
 
     void notify_all_but_actor() noexcept {
-        for (std::uint32_t slot = 0; slot < kMaxClients; ++slot) {
-            if (slot != actor_ && segment_.clients[slot].attached.load(kRelaxed) != 0) notify(slot);
-        }
+        attached_clients(segment_).for_each([this](std::uint32_t slot) {
+            if (slot != actor_) notify(slot);
+        });
     }
 
     void grant_to(std::uint32_t slot) noexcept {
@@ -174,45 +190,57 @@ class Transition {
         return client.attached.load(kRelaxed) != 0 && client.job == job;
     }
 
+    template <class Visit>
+    void each_job(Visit&& visit) const noexcept {
+        std::uint32_t rest = segment_.arbitration.turn.job_set.load(kRelaxed);
+        for (; rest != 0; rest &= rest - 1) visit(std::size_t(std::countr_zero(rest)));
+    }
+
     bool by_weight() const noexcept {
-        return std::any_of(std::begin(segment_.jobs), std::end(segment_.jobs),
-                           [](const JobSlot& job) { return job.key != 0 && job.weight != 0; });
+        bool any = false;
+        each_job([&](std::size_t i) { any = any || segment_.jobs[i].weight != 0; });
+        return any;
     }
 
     void notify_job(std::size_t job) noexcept {
-        for (std::uint32_t slot = 0; job < kMaxJobs && slot < kMaxClients; ++slot) {
+        if (job >= kMaxJobs) return;
+        attached_clients(segment_).for_each([&](std::uint32_t slot) {
             if (belongs(segment_.clients[slot], job)) notify(slot);
-        }
+        });
     }
 
     // Every waiting client of the job joins its turn.
     void admit_waiters(std::size_t job) noexcept {
-        for (std::uint32_t slot = 0; slot < kMaxClients; ++slot) {
+        attached_clients(segment_).for_each([&](std::uint32_t slot) {
             const ClientSlot& client = segment_.clients[slot];
             if (belongs(client, job) && client.waits.load(kRelaxed) != 0) grant_to(slot);
-        }
+        });
     }
 
     std::size_t grant_next() noexcept {
         Arbitration& arbitration = segment_.arbitration;
+        if (arbitration.turn.waiting_jobs.load(kRelaxed) == 0) return kNoJob;
         std::array<JobView, kMaxJobs> views;
-        for (std::size_t i = 0; i < kMaxJobs; ++i) {
+        std::array<std::size_t, kMaxJobs> slots;
+        std::size_t count = 0;
+        each_job([&](std::size_t i) {
             const JobSlot& job = segment_.jobs[i];
-            views[i] = {job.key,
-                        job.state == JobState::kWaiting,
-                        false,
-                        job.last_round,
-                        job.weight,
-                        job.debt_ns,
-                        expected_turn_ns(job.recent_turn_ns, job.fixed_lease_ns)};
-        }
-        const Grant grant = next_grant(views, arbitration.round);
+            slots[count] = i;
+            views[count++] = {job.key,
+                              job.state == JobState::kWaiting,
+                              false,
+                              job.last_round,
+                              job.weight,
+                              job.debt_ns,
+                              expected_turn_ns(job.recent_turn_ns, job.fixed_lease_ns)};
+        });
+        const Grant grant = next_grant({views.data(), count}, arbitration.round);
         if (grant.job == kNoJob) return kNoJob;
-        for (std::size_t i = 0; i < kMaxJobs; ++i) {
-            if (views[i].key == 0) continue;
-            segment_.jobs[i].debt_ns = debt_after(views[i], grant, i == grant.job);
+        for (std::size_t i = 0; i < count; ++i) {
+            segment_.jobs[slots[i]].debt_ns = debt_after(views[i], grant, i == grant.job);
         }
-        JobSlot& job = segment_.jobs[grant.job];
+        const std::size_t index = slots[grant.job];
+        JobSlot& job = segment_.jobs[index];
         const std::uint64_t waited = since(now_ns_, job.wait_since_ns);
         arbitration.round = grant.round;
         job.last_round = grant.round;
@@ -223,12 +251,12 @@ class Transition {
         const std::uint32_t waiting = arbitration.turn.waiting_jobs.load(kRelaxed);
         arbitration.turn.waiting_jobs.store(waiting - std::min(waiting, 1U),
                                             std::memory_order_release);
-        arbitration.turn.word.store((turn_number(segment_) + 1) << 16 | (grant.job + 1),
+        arbitration.turn.word.store((turn_number(segment_) + 1) << 16 | (index + 1),
                                     std::memory_order_release);
-        admit_waiters(grant.job);
-        log(EventKind::kGrant, waited, grant.job);
+        admit_waiters(index);
+        log(EventKind::kGrant, waited, index);
         recount();
-        return grant.job;
+        return index;
     }
 
     void lease(std::size_t holder) noexcept {
@@ -242,9 +270,9 @@ class Transition {
             }
         } else if (job.lease_from_ns == 0) {
             std::uint32_t least_weight = UINT32_MAX;
-            for (const JobSlot& other : segment_.jobs) {
-                if (other.key != 0) least_weight = std::min(least_weight, counted_weight(other));
-            }
+            each_job([&](std::size_t i) {
+                least_weight = std::min(least_weight, counted_weight(segment_.jobs[i]));
+            });
             job.lease_ns = crossover::lease_ns(job.recent_turn_ns, job.fixed_lease_ns,
                                                counted_weight(job), least_weight);
             job.lease_from_ns = now_ns_;
@@ -283,18 +311,17 @@ void leave(Segment& segment, std::uint32_t slot, std::uint64_t now_ns, Wakes& wa
     Transition transition(segment, slot, now_ns, wakes);
     ClientSlot& client = segment.clients[slot];
     transition.log(kind, client.pid, client.job);
-    client.attached.store(0, std::memory_order_release);
+    set_attached(segment, slot, false);
     client.claims.store(0, kRelaxed);
     client.waits.store(0, kRelaxed);
     // The turn ends while its job's slot still says whose it was.
     const std::size_t holder = turn_holder(segment);
     if (holder == client.job) {
         std::uint32_t claims = 0;
-        for (const ClientSlot& other : segment.clients) {
-            if (other.attached.load(kRelaxed) != 0 && other.job == holder) {
-                claims += other.claims.load(kRelaxed);
-            }
-        }
+        attached_clients(segment).for_each([&](std::uint32_t index) {
+            const ClientSlot& other = segment.clients[index];
+            if (other.job == holder) claims += other.claims.load(kRelaxed);
+        });
         if (claims == 0) transition.end_turn(holder, false);
     }
     transition.settle();
@@ -302,16 +329,6 @@ void leave(Segment& segment, std::uint32_t slot, std::uint64_t now_ns, Wakes& wa
 }
 
 }  // namespace
-
-std::uint64_t turn_number(const Segment& segment) noexcept {
-    return segment.arbitration.turn.word.load(std::memory_order_acquire) >> 16;
-}
-
-std::size_t turn_holder(const Segment& segment) noexcept {
-    const std::uint64_t index =
-        segment.arbitration.turn.word.load(std::memory_order_acquire) & kTurnJobMask;
-    return index == 0 || index > kMaxJobs ? kNoJob : static_cast<std::size_t>(index - 1);
-}
 
 Status attach_client(Segment& segment, std::uint32_t slot, const Joining& joining,
                      std::uint64_t now_ns, Wakes& wakes) noexcept {
@@ -324,6 +341,7 @@ Status attach_client(Segment& segment, std::uint32_t slot, const Joining& joinin
         set_name(job, joining.job_name);
         job.state = JobState::kIdle;
         job.key = joining.job_key;
+        set_used(segment, index, true);
     }
     job.fixed_lease_ns = joining.fixed_lease_ns;
     job.weight = std::min(joining.weight, kMaxWeight);
@@ -345,7 +363,7 @@ Status attach_client(Segment& segment, std::uint32_t slot, const Joining& joinin
     client.exposed_ns.store(0, kRelaxed);
     client.communicated_ns.store(0, kRelaxed);
     client.released_turn = 0;
-    client.attached.store(1, std::memory_order_release);
+    set_attached(segment, slot, true);
     transition.log(EventKind::kAttach, joining.pid, index);
     transition.settle();
     transition.notify_all_but_actor();
@@ -412,15 +430,6 @@ bool expire(Segment& segment, std::uint64_t now_ns, Wakes& wakes) noexcept {
     return true;
 }
 
-std::uint64_t lease_end_ns(const Segment& segment) noexcept {
-    const std::size_t holder = turn_holder(segment);
-    if (holder == kNoJob) return UINT64_MAX;
-    const JobSlot& job = segment.jobs[holder];
-    const std::uint64_t lease = std::min(job.lease_ns, kMaxLeaseNs);
-    if (job.lease_from_ns == 0 || job.lease_from_ns > UINT64_MAX - lease) return UINT64_MAX;
-    return job.lease_from_ns + lease;
-}
-
 Status rekey_client(Segment& segment, std::uint32_t slot, std::uint64_t key, std::string_view name,
                     std::uint64_t now_ns, Wakes& wakes) noexcept {
     if (!usable(segment, slot)) return Status::kDetached;
@@ -445,6 +454,7 @@ Status rekey_client(Segment& segment, std::uint32_t slot, std::uint64_t key, std
         job.weight = old_job.weight;
         job.debt_ns = old_job.debt_ns;
         job.key = key;
+        set_used(segment, index, true);
     }
     client.released_turn = 0;
     client.claims.store(0, kRelaxed);
@@ -457,6 +467,10 @@ Status rekey_client(Segment& segment, std::uint32_t slot, std::uint64_t key, std
 }
 
 void repair(Segment& segment, std::uint64_t now_ns, Wakes& wakes) noexcept {
+    for (std::uint32_t slot = 0; slot < kMaxClients; ++slot) {
+        set_attached(segment, slot, segment.clients[slot].attached.load(kRelaxed) != 0);
+    }
+    for (std::size_t i = 0; i < kMaxJobs; ++i) set_used(segment, i, segment.jobs[i].key != 0);
     Transition transition(segment, kNoSlot, now_ns, wakes);
     transition.settle();
     if (const std::size_t holder = turn_holder(segment); holder != kNoJob) {
@@ -464,45 +478,11 @@ void repair(Segment& segment, std::uint64_t now_ns, Wakes& wakes) noexcept {
         job.last_round = segment.arbitration.round;
         if (job.turn_since_ns == 0) job.turn_since_ns = now_ns;
     }
-    for (std::uint32_t slot = 0; slot < kMaxClients; ++slot) {
-        ClientSlot& client = segment.clients[slot];
-        if (client.attached.load(kRelaxed) == 0) continue;
+    attached_clients(segment).for_each([&](std::uint32_t slot) {
         transition.notify(slot);
-        client.grant.fetch_add(1, std::memory_order_release);
+        segment.clients[slot].grant.fetch_add(1, std::memory_order_release);
         wakes.grants.add(slot);
-    }
-}
-
-bool consistent(const Segment& segment, const std::uint8_t* device_uuid) noexcept {
-    const Header& header = segment.header;
-    if (header.magic != kSegmentMagic || header.total_bytes != sizeof(Segment) ||
-        header.version.load(std::memory_order_acquire) != kLayoutVersion) {
-        return false;
-    }
-    if (device_uuid != nullptr &&
-        std::memcmp(header.device_uuid, device_uuid, sizeof header.device_uuid) != 0) {
-        return false;
-    }
-    const std::uint64_t word = segment.arbitration.turn.word.load(std::memory_order_acquire);
-    if ((word & kTurnJobMask) > kMaxJobs) return false;
-    for (std::size_t i = 0; i < kMaxJobs; ++i) {
-        if (segment.jobs[i].key == 0) continue;
-        if (segment.jobs[i].state > JobState::kHolding) return false;
-        if (segment.jobs[i].weight > kMaxWeight) return false;
-        for (std::size_t j = 0; j < i; ++j) {
-            if (segment.jobs[j].key == segment.jobs[i].key) return false;
-        }
-    }
-    for (const ClientSlot& client : segment.clients) {
-        const std::uint32_t attached = client.attached.load(kRelaxed);
-        if (attached == 0) continue;
-        const std::uint32_t index = job_of(client);
-        if (attached != 1 || index >= kMaxJobs || segment.jobs[index].key == 0 ||
-            client.claims.load(kRelaxed) > 1 || client.waits.load(kRelaxed) > 1) {
-            return false;
-        }
-    }
-    return true;
+    });
 }
 
 }  // namespace crossover

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <string_view>
 
@@ -27,11 +28,23 @@ class ClientSet {
         return (words_[slot / 64] >> (slot % 64) & 1) != 0;
     }
     bool empty() const noexcept { return (words_[0] | words_[1]) == 0; }
+    template <class Visit>
+    void for_each(Visit&& visit) const noexcept {
+        for (std::uint32_t i = 0; i < words_.size(); ++i) {
+            for (std::uint64_t rest = words_[i]; rest != 0; rest &= rest - 1) {
+                visit(64 * i + static_cast<std::uint32_t>(std::countr_zero(rest)));
+            }
+        }
+    }
 
   private:
+    friend ClientSet attached_clients(const Segment& segment) noexcept;
     static_assert(kMaxClients == 128);
     std::array<std::uint64_t, 2> words_{};
 };
+
+// The clients that are attached, as the last transition left them; a hint without the lock.
+ClientSet attached_clients(const Segment& segment) noexcept;
 
 // Clients whose futex words a transition has advanced; to be woken once the lock is given back.
 struct Wakes {

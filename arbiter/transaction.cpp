@@ -7,6 +7,7 @@
 
 #include "arbiter/futex.hpp"
 #include "arbiter/liveness.hpp"
+#include "arbiter/segment.hpp"
 
 namespace crossover {
 namespace {
@@ -26,16 +27,6 @@ constexpr std::uint64_t kStepNs = 50'000'000;
 
 }  // namespace
 
-bool whole(const Segment& segment) noexcept {
-    // A cut takes the pages away one after the other, from the first one cut to the last. So the
-    // last page shows every cut, but some 10 us late, or more where the cutter is interrupted;
-    // what is used most, the slots and all before them, is therefore asked for itself.
-    const auto* last = reinterpret_cast<const std::byte*>(&segment + 1) - sizeof(std::uint32_t);
-    return futex_reachable(segment.header.version) &&
-           futex_reachable(segment.clients[kMaxClients - 1].grant) &&
-           futex_reachable(*reinterpret_cast<const std::atomic<std::uint32_t>*>(last));
-}
-
 bool given_up(const Segment& segment) noexcept {
     return segment.header.end.load(std::memory_order_seq_cst) == SegmentEnd::kGivenUp;
 }
@@ -53,12 +44,15 @@ void give_up(Segment& segment) noexcept {
     }
 }
 
-Transaction::Transaction(Segment& segment, std::uint32_t self, std::uint64_t bound_ns) noexcept
-    : segment_(segment) {
-    const std::uint64_t deadline_ns = monotonic_ns() + bound_ns;
+bool Transaction::cut() const noexcept { return cuttable_ && !whole(segment_); }
+
+Transaction::Transaction(Segment& segment, std::uint32_t self, std::uint64_t bound_ns,
+                         bool cuttable) noexcept
+    : segment_(segment), cuttable_(cuttable) {
     LockResult result = LockResult::kBusy;
+    std::uint64_t deadline_ns = 0;
     do {
-        if (!whole(segment)) {
+        if (cut()) {
             status_ = Status::kCut;
             return;
         }
@@ -66,7 +60,10 @@ Transaction::Transaction(Segment& segment, std::uint32_t self, std::uint64_t bou
             status_ = Status::kGivenUp;
             return;
         }
+        result = try_lock(segment.arbitration.lock, lock_);
+        if (result != LockResult::kBusy) break;
         const std::uint64_t now_ns = monotonic_ns();
+        if (deadline_ns == 0) deadline_ns = now_ns + bound_ns;
         result =
             lock_until(segment.arbitration.lock, std::min(deadline_ns, now_ns + kStepNs), lock_);
     } while (result == LockResult::kTimedOut && monotonic_ns() < deadline_ns);
@@ -109,15 +106,13 @@ Status Transaction::finish() noexcept {
     locked_ = false;
     if (!unlock(lock_)) status_ = Status::kCorrupt;
     // Who may submit first, then who only looks.
-    for (std::uint32_t slot = 0; slot < kMaxClients && !wakes_.grants.empty(); ++slot) {
-        if (wakes_.grants.contains(slot)) futex_wake_all(segment_.clients[slot].grant);
-    }
-    for (std::uint32_t slot = 0; slot < kMaxClients && !wakes_.notices.empty(); ++slot) {
-        if (wakes_.notices.contains(slot)) futex_wake_all(segment_.clients[slot].notice);
-    }
+    wakes_.grants.for_each(
+        [this](std::uint32_t slot) { futex_wake_all(segment_.clients[slot].grant); });
+    wakes_.notices.for_each(
+        [this](std::uint32_t slot) { futex_wake_all(segment_.clients[slot].notice); });
     if (status_ != Status::kOk) return status_;
     // Waking may have taken its time.
-    if (!whole(segment_)) {
+    if (cut()) {
         status_ = Status::kCut;
     } else if (given_up(segment_)) {
         status_ = Status::kGivenUp;

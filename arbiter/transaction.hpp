@@ -16,21 +16,18 @@ namespace crossover {
 // Nobody holds the lock for longer than some microseconds, except a stopped process.
 inline constexpr std::uint64_t kLockBoundNs = 1'000'000'000;
 
-// Whether the segment's file still is as long as it was mapped. Until that is known, no byte of it
-// may be touched.
-bool whole(const Segment& segment) noexcept;
 // Somebody found a fault in it. One load.
 bool given_up(const Segment& segment) noexcept;
 // Ends the segment for all its clients, for good, without its lock, which may be what is wrong:
-// nobody has the turn any more, and every client is woken to see it. whole() must have been so.
+// nobody has the turn any more, and every client is woken to see it. Its memory must be there.
 void give_up(Segment& segment) noexcept;
 
 class Transaction {
   public:
     // Check status() before anything else: kOk, kTimedOut, kCorrupt, kGivenUp or kCut. `self` is
-    // not taken for dead in the sweep that follows a repair.
+    // not taken for dead in the sweep that follows a repair. `cuttable`: the memory is a file's.
     explicit Transaction(Segment& segment, std::uint32_t self = kNoSlot,
-                         std::uint64_t bound_ns = kLockBoundNs) noexcept;
+                         std::uint64_t bound_ns = kLockBoundNs, bool cuttable = true) noexcept;
     ~Transaction() { finish(); }
     Transaction(const Transaction&) = delete;
     Transaction& operator=(const Transaction&) = delete;
@@ -45,8 +42,11 @@ class Transaction {
     Status finish() noexcept;
 
   private:
+    bool cut() const noexcept;
+
     Segment& segment_;
     Status status_ = Status::kOk;
+    bool cuttable_;
     bool locked_ = false;
     HeldLock lock_;
     Wakes wakes_;

@@ -7,16 +7,13 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "arbiter/transaction.hpp"
 #include "command.hpp"
 #include "crossover/options.hpp"
 
 namespace crossover::command {
 
 const Segment& OpenSegment::segment() const noexcept {
-    if (!whole(*mapping.view())) {
-        mapping.blank();
-    }
+    if (!mapping.whole()) mapping.blank();
     return *mapping.view();
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shared segment: one file per device, mapped by every client of that device and by the
-// `crossover` command. Only plain data stands here; who may change what is written at each field.
-// No behaviour, no CUDA, NCCL or operating-system header.
+// The shared segment: memory of one device, mapped by every client of that device and by the
+// `crossover` command, and the locator, the file that leads there. Only plain data stands here; who
+// may change what is written at each field. No behaviour, no CUDA, NCCL or operating-system header.
 //
 //   +-----------+----------------+---------------+------------------+----------------------+
 //   | Header    | Arbitration    | JobSlot x 32  | ClientSlot x 128 | EventRing            |
@@ -26,7 +26,8 @@
 namespace crossover {
 
 inline constexpr std::uint64_t kSegmentMagic = 0x52564F53534F5243;  // "CROSSOVR" in memory order
-inline constexpr std::uint32_t kLayoutVersion = 2;
+inline constexpr std::uint64_t kLocatorMagic = 0x434F4C53534F5243;  // "CROSSLOC" in memory order
+inline constexpr std::uint32_t kLayoutVersion = 3;
 inline constexpr std::size_t kMaxJobs = 32;
 inline constexpr std::size_t kMaxClients = 128;
 inline constexpr std::size_t kRingEvents = 8192;    // a power of two
@@ -66,7 +67,23 @@ struct alignas(64) Header {
     // creator, then constant: hash of the machine's boot identity, 0 = unknown. Locks of a file
     // that outlived a restart belong to nobody, so such a file is replaced.
     std::uint64_t boot;
-    std::uint32_t reserved[4];
+    // creator, then constant: of the memory that a locator leads to, and of the folder it belongs
+    // to. 0 where the file itself is the memory.
+    std::uint64_t identity;
+    std::uint64_t home;
+};
+
+// Content of a file that leads to a segment in System V shared memory, which no file operation can
+// cut short or overwrite. (Where that cannot be had the file is the segment itself.)
+struct Locator {
+    std::uint64_t magic;          // kLocatorMagic
+    std::uint32_t version;        // kLayoutVersion
+    std::int32_t memory;          // shmid
+    std::uint64_t identity;       // Header::identity
+    std::uint64_t ipc_namespace;  // inode of the namespace that `memory` is known in, 0 = unknown
+    std::uint64_t boot;           // Header::boot
+    std::uint8_t device_uuid[16];
+    std::uint64_t check;  // hash of all before: an overwritten one is told from a sound one
 };
 
 // The line every launch may read. It is written only when jobs come, go or hand over.
@@ -76,7 +93,9 @@ struct alignas(64) Turn {
     std::atomic<std::uint64_t> word;
     std::atomic<std::uint32_t> active_jobs;   // locked: jobs with at least one client
     std::atomic<std::uint32_t> waiting_jobs;  // locked: jobs in JobState::kWaiting
-    std::uint32_t reserved[12];
+    // locked, derived from JobSlot::key: bit i is set where job slot i is in use.
+    std::atomic<std::uint32_t> job_set;
+    std::uint32_t reserved[11];
 };
 
 struct alignas(64) Arbitration {
@@ -89,7 +108,9 @@ struct alignas(64) Arbitration {
     std::uint64_t repaired_count;  // locked: transitions cut short by death and put right
     std::uint64_t
         shared_since_ns;  // locked: since when there is more than one job; 0 = there is not
-    std::uint64_t reserved[2];
+    // locked, derived from ClientSlot::attached: bit i of word i / 64 is set where client i is
+    // attached. So that a transition looks at those alone.
+    std::atomic<std::uint64_t> client_set[kMaxClients / 64];
 };
 
 struct alignas(64) JobSlot {
@@ -181,6 +202,7 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
               sizeof(std::atomic<std::uint64_t>) == 8);
 static_assert(kSharedMemorySafe<Segment>);
 static_assert(sizeof(Header) == 64 && offsetof(Header, version) == 32);
+static_assert(sizeof(Locator) == 64);
 static_assert(sizeof(Turn) == 64);
 static_assert(sizeof(Arbitration) == 192);
 static_assert(sizeof(JobSlot) == 192);

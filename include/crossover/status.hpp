@@ -19,10 +19,11 @@ enum class Status : std::uint32_t {
     kFull,          // no free job or client slot
     kSystem,        // any other refusal of the operating system
     kTimedOut,
-    kDetached,  // the client is not (or no longer) attached
-    kGivenUp,   // a fault was found in the segment: its clients move to a new one
-    kCut,       // the segment's file was cut short while in use
-    kRemoved,   // the segment's file lost its name while in use
+    kDetached,   // the client is not (or no longer) attached
+    kGivenUp,    // a fault was found in the segment: its clients move to a new one
+    kCut,        // the segment's file was cut short while in use
+    kRemoved,    // the segment's file lost its name while in use
+    kElsewhere,  // the segment lies in shared memory that this process cannot reach
 };
 
 constexpr const char* status_text(Status status) noexcept {
@@ -57,6 +58,8 @@ constexpr const char* status_text(Status status) noexcept {
             return "segment's file was cut short while in use";
         case Status::kRemoved:
             return "segment's file was removed while in use";
+        case Status::kElsewhere:
+            return "segment is in shared memory of another IPC namespace";
     }
     return "unknown";
 }

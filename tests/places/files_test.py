@@ -159,8 +159,9 @@ class Files(unittest.TestCase):
     # ---- files that are found
 
     def segment(self):
-        """A copy of a good segment of the first device: (name, bytes)."""
-        with Guest(self.jobs.machine, "uuids", CROSSOVER_DIR=str(self.folder), CROSSOVER_JOB="sample") as guest:
+        """A copy of a good segment file of the first device: (name, bytes)."""
+        with Guest(self.jobs.machine, "uuids", CROSSOVER_DIR=str(self.folder), CROSSOVER_JOB="sample",
+                   CROSSOVER_MEMORY="file") as guest:
             guest.until("ready")
             path = sorted(self.folder.iterdir())[0]
             found = path.name, path.read_bytes()
@@ -229,9 +230,43 @@ class Files(unittest.TestCase):
 
     # ---- damage while both run
 
+    def unharmed(self, damage):
+        """The file only leads to the segment: whatever is done to it meanwhile, nobody notices, and it is put back."""
+        self.start()
+        folder = self.folder
+
+        def meanwhile(*jobs):
+            wait_for_turns(jobs, self.jobs.machine, folder)
+            path = sorted(path for path in folder.iterdir() if path.name.startswith("GPU-"))[0]
+            good = path.read_bytes()
+            for _ in range(3):
+                damage(path)
+                await_condition(lambda: path.exists() and path.read_bytes() == good, "the old content")
+            wait_for_turns(jobs, self.jobs.machine, folder, 20)
+
+        said = self.jobs.pair(meanwhile, CROSSOVER_DIR=str(folder))
+        self.assertEqual(said, {"A": [[], []], "B": [[], []]})
+        self.shared(folder)
+        self.assertEqual(list(folder.iterdir()), [])
+
+    def test_locator_overwritten_while_both_run(self):
+        self.unharmed(lambda path: overwrite(path, random.Random(2).randbytes(path.stat().st_size)))
+
+    def test_locator_removed_while_both_run(self):
+        self.unharmed(lambda path: path.unlink())
+
+    def test_locator_truncated_while_both_run(self):
+        self.unharmed(lambda path: os.truncate(path, 0))
+
+    def test_locator_halved_while_both_run(self):
+        self.unharmed(lambda path: os.truncate(path, path.stat().st_size // 2))
+
+    def test_locator_grown_while_both_run(self):
+        self.unharmed(lambda path: os.truncate(path, 1 << 20))
+
     def damaged(self, damage):
-        """Whatever is done to a device's file meanwhile, both jobs end well: they say so, move to a new file and take turns
-        again."""
+        """The file is the segment. Whatever is done to it meanwhile, both jobs end well: they say so, move to a new file and
+        take turns again."""
         self.start()
         folder = self.folder
 
@@ -246,7 +281,7 @@ class Files(unittest.TestCase):
                 await_condition(lambda: path.exists() and path.stat().st_ino != before, "a new file")
                 wait_for_turns(jobs, self.jobs.machine, folder)
 
-        said = self.jobs.pair(meanwhile, CROSSOVER_DIR=str(folder))
+        said = self.jobs.pair(meanwhile, CROSSOVER_DIR=str(folder), CROSSOVER_MEMORY="file")
         for ranks in said.values():
             for lines in ranks:
                 self.assertIn([any(word in line for line in lines) for word in ("is unusable", "gated again")],
@@ -266,18 +301,22 @@ class Files(unittest.TestCase):
     def test_removed_while_both_run(self):
         self.damaged(lambda path: path.unlink())
 
-    def test_truncated_while_both_run(self):
-        self.damaged(lambda path: os.truncate(path, 0))
-
-    def test_halved_while_both_run(self):
-        self.damaged(lambda path: os.truncate(path, path.stat().st_size // 2))
-
-    def test_cut_to_a_page_while_both_run(self):
-        # The header is still good, the clients are gone.
-        self.damaged(lambda path: os.truncate(path, 4096))
-
     def test_removed_while_both_run_and_a_third_comes(self):
-        # Who comes later makes a new file; those who lost theirs miss it and join the newcomer.
+        """Who comes later finds the segment without its name."""
+        for said in self.third_after_removal("auto").values():
+            self.assertEqual(said, [[], []])
+
+    def test_file_removed_while_both_run_and_a_third_comes(self):
+        """Who comes later makes a new file; those who lost theirs miss it and join the newcomer."""
+        said = self.third_after_removal("file")
+        for ranks in said.values():
+            for lines in ranks:
+                self.assertEqual([any(word in line for line in lines) for word in ("is unusable", "gated again")],
+                                 [True, True], said)
+                self.assertEqual(len(lines), 2, said)
+
+    def third_after_removal(self, memory):
+        """What the two jobs that run say while the names are removed and a third job comes and goes."""
         self.start()
         third = []
 
@@ -285,16 +324,12 @@ class Files(unittest.TestCase):
             wait_for_turns(jobs, self.jobs.machine, self.folder)
             for path in self.folder.iterdir():
                 path.unlink()
-            with self.jobs.start("C", iterations=15, CROSSOVER_DIR=str(self.folder)) as job:
+            with self.jobs.start("C", iterations=15, CROSSOVER_DIR=str(self.folder), CROSSOVER_MEMORY=memory) as job:
                 third.append(job.wait(100).losses)
 
-        said = self.jobs.pair(meanwhile, CROSSOVER_DIR=str(self.folder))
+        said = self.jobs.pair(meanwhile, CROSSOVER_DIR=str(self.folder), CROSSOVER_MEMORY=memory)
         self.assertEqual(third[0], self.jobs.reference.losses[: len(third[0])])
-        for ranks in said.values():
-            for lines in ranks:
-                self.assertEqual([any(word in line for line in lines) for word in ("is unusable", "gated again")],
-                                 [True, True], said)
-                self.assertEqual(len(lines), 2, said)
+        return said
 
 
 def overwrite(path, content):

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <random>
 #include <vector>
 
@@ -119,6 +120,12 @@ class MovesTest : public ProcessTest {
     std::vector<std::unique_ptr<Process>> runners_;
 };
 
+// Where the segment is the file itself.
+class FileMovesTest : public MovesTest {
+  protected:
+    FileMovesTest() { in_files_ = true; }
+};
+
 // What is written over the file while its clients run.
 struct Damage {
     const char* name;
@@ -126,7 +133,7 @@ struct Damage {
     int fill;  // -1: random
 };
 
-class DamageTest : public MovesTest, public testing::WithParamInterface<Damage> {};
+class DamageTest : public FileMovesTest, public testing::WithParamInterface<Damage> {};
 
 TEST_P(DamageTest, AllMoveToANewSegment) {
     const Damage& damage = GetParam();
@@ -168,7 +175,7 @@ INSTANTIATE_TEST_SUITE_P(Damages, DamageTest,
 
 // Cut while nobody is inside a transition (README, limits): one has the turn and launches, the
 // others sleep in acquire(), all watchers sleep.
-class CutTest : public MovesTest, public testing::WithParamInterface<std::size_t> {
+class CutTest : public FileMovesTest, public testing::WithParamInterface<std::size_t> {
   protected:
     static bool sleeps(const std::string& task) {
         std::ifstream in(task + "/stat");
@@ -213,7 +220,7 @@ TEST_P(CutTest, NobodyIsKilledAndAllMove) {
 INSTANTIATE_TEST_SUITE_P(Lengths, CutTest,
                          testing::Values(0, sizeof(Segment) / 2, sizeof(Segment) - 4096));
 
-TEST_F(MovesTest, ARemovedFileIsMissedAndNobodyStaysApartFromWhoComesLater) {
+TEST_F(FileMovesTest, ARemovedFileIsMissedAndNobodyStaysApartFromWhoComesLater) {
     Shared<Block> block;
     start(*block, 50 * kMs);
     for (const bool replaced : {false, true}) {
@@ -226,6 +233,52 @@ TEST_F(MovesTest, ARemovedFileIsMissedAndNobodyStaysApartFromWhoComesLater) {
         ASSERT_TRUE(eventually([&] { return all_take_turns(*block) && file_exists(); }));
     }
     for (const Block::Runner& runner : block->runners) EXPECT_GE(runner.joined, 3U);
+    finish(*block);
+}
+
+// Where the file only leads to the segment, nothing that is done to it can touch who runs.
+TEST_F(MovesTest, NothingDoneToTheNameTouchesWhoRunsAndItIsPutBack) {
+    Shared<Block> block;
+    start(*block, 50 * kMs);
+    std::mt19937 random(3);
+    const auto overwrite = [&](std::size_t bytes) {
+        const int descriptor = open(file().c_str(), O_WRONLY | O_CLOEXEC);
+        ASSERT_GE(descriptor, 0);
+        std::vector<char> content(bytes);
+        for (char& byte : content) byte = static_cast<char>(random());
+        EXPECT_EQ(write(descriptor, content.data(), bytes), static_cast<ssize_t>(bytes));
+        close(descriptor);
+    };
+    const std::function<void()> attacks[] = {
+        [&] { EXPECT_EQ(unlink(file().c_str()), 0); },
+        [&] { EXPECT_EQ(truncate(file().c_str(), 0), 0); },
+        [&] { EXPECT_EQ(truncate(file().c_str(), sizeof(Locator) / 2), 0); },
+        [&] { EXPECT_EQ(truncate(file().c_str(), sizeof(Segment)), 0); },
+        [&] { overwrite(sizeof(Locator)); },
+        [&] { overwrite(sizeof(Segment)); },
+    };
+    for (std::size_t i = 0; i < 2 * std::size(attacks); ++i) {
+        SCOPED_TRACE(i);
+        ASSERT_TRUE(file_exists());
+        attacks[i / 2]();
+        if (i % 2 != 0) {
+            // Somebody comes before it is missed, and meets them all the same.
+            Process newcomer([&] {
+                const std::unique_ptr<Client> client = must_attach(60);
+                CX_CHILD_CHECK(client->turn().active_jobs == kRunners + 1);
+            });
+            newcomer.expect_success();
+        }
+        const auto named = [&] {
+            Folder folder;
+            MappedSegment segment;
+            return choose_folder(root_.c_str(), false, folder) == Status::kOk &&
+                   open_read_only(folder, file().c_str(), segment) == Status::kOk;
+        };
+        ASSERT_TRUE(eventually(named));
+        ASSERT_TRUE(eventually([&] { return all_take_turns(*block); }));
+    }
+    for (const Block::Runner& runner : block->runners) EXPECT_EQ(runner.joined, 1U);
     finish(*block);
 }
 
@@ -295,7 +348,7 @@ TEST_F(MovesTest, StopsAnywhereNeverMakeTwoHolders) {
     finish(*block);
 }
 
-TEST_F(MovesTest, AForgottenClientIsNotGatedForGoodButNotAtOnceEither) {
+TEST_F(FileMovesTest, AForgottenClientIsNotGatedForGoodButNotAtOnceEither) {
     Status status = Status::kOk;
     auto client = attach(10, 0, status);
     ASSERT_TRUE(client);
@@ -318,7 +371,7 @@ TEST_F(MovesTest, AForgottenClientIsNotGatedForGoodButNotAtOnceEither) {
 }
 
 // The pause before joining anew doubles up to its bound, and begins anew after a quiet time.
-TEST_F(MovesTest, ManyFaultsAreFollowedByEverLongerPauses) {
+TEST_F(FileMovesTest, ManyFaultsAreFollowedByEverLongerPauses) {
     Status status = Status::kOk;
     auto client = attach(10, 0, status);
     ASSERT_TRUE(client);
@@ -351,7 +404,7 @@ TEST_F(MovesTest, ManyFaultsAreFollowedByEverLongerPauses) {
     EXPECT_FALSE(client->usable());
 }
 
-TEST_F(MovesTest, ARekeyWhileLostCountsInTheNextSegment) {
+TEST_F(FileMovesTest, ARekeyWhileLostCountsInTheNextSegment) {
     Status status = Status::kOk;
     auto client = attach(10, 0, status);
     ASSERT_TRUE(client);

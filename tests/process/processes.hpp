@@ -115,7 +115,7 @@ class ProcessTest : public testing::Test {
     }
     void TearDown() override { std::filesystem::remove_all(root_); }
 
-    std::string file() const { return root_ + "/GPU-00030609-0c0f-1215-181b-1e2124272a2d.v2"; }
+    std::string file() const { return root_ + "/GPU-00030609-0c0f-1215-181b-1e2124272a2d.v" + std::to_string(kLayoutVersion); }
     bool file_exists() const { return std::filesystem::exists(file()); }
 
     std::unique_ptr<Client> attach(std::uint64_t key, std::uint64_t lease_ms,
@@ -123,6 +123,7 @@ class ProcessTest : public testing::Test {
         Options options;
         root_.copy(options.dir, sizeof options.dir - 1);
         options.lease_ms = lease_ms;
+        options.memory = in_files_ ? 1 : 0;
         JobIdentity job;
         job.key = key;
         snprintf(job.name, sizeof job.name, "job%llu", static_cast<unsigned long long>(key));
@@ -149,6 +150,7 @@ class ProcessTest : public testing::Test {
 
     std::string root_;
     DeviceUuid device_;
+    bool in_files_ = false;  // the segment lies in the file itself
 };
 
 }  // namespace crossover

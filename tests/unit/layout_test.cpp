@@ -13,17 +13,25 @@
 namespace crossover {
 namespace {
 
-TEST(Layout, VersionTwoHasTheseOffsets) {
-    ASSERT_EQ(kLayoutVersion, 2U) << "write down the new version's offsets here";
+TEST(Layout, VersionThreeHasTheseOffsets) {
+    ASSERT_EQ(kLayoutVersion, 3U) << "write down the new version's offsets here";
     EXPECT_EQ(offsetof(Header, magic), 0U);
     EXPECT_EQ(offsetof(Header, total_bytes), 8U);
     EXPECT_EQ(offsetof(Header, device_uuid), 16U);
     EXPECT_EQ(offsetof(Header, version), 32U);
     EXPECT_EQ(offsetof(Header, end), 36U);
     EXPECT_EQ(offsetof(Header, boot), 40U);
+    EXPECT_EQ(offsetof(Header, identity), 48U);
+    EXPECT_EQ(offsetof(Header, home), 56U);
+    EXPECT_EQ(offsetof(Locator, memory), 12U);
+    EXPECT_EQ(offsetof(Locator, identity), 16U);
+    EXPECT_EQ(offsetof(Locator, ipc_namespace), 24U);
+    EXPECT_EQ(offsetof(Locator, boot), 32U);
+    EXPECT_EQ(offsetof(Locator, check), 56U);
     EXPECT_EQ(offsetof(Segment, arbitration), 64U);
     EXPECT_EQ(offsetof(Arbitration, turn), 64U);
     EXPECT_EQ(offsetof(Arbitration, round), 128U);
+    EXPECT_EQ(offsetof(Arbitration, client_set), 176U);
     EXPECT_EQ(offsetof(Segment, jobs), 256U);
     EXPECT_EQ(offsetof(JobSlot, last_round), 24U);
     EXPECT_EQ(offsetof(JobSlot, lease_from_ns), 48U);

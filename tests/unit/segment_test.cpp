@@ -50,9 +50,13 @@ class SegmentTest : public testing::Test {
         Folder folder;
         const Status status = choose_folder(root_.c_str(), true, folder);
         if (status != Status::kOk) return status;
+        folder.in_files = true;  // segment_memory_test.cpp has the others
         return open_or_create(folder, device_, monotonic_ns() + wait_ns, segment);
     }
-    std::string file() const { return root_ + "/GPU-00010203-0405-0607-0809-0a0b0c0d0e0f.v2"; }
+    std::string file() const {
+        return root_ + "/GPU-00010203-0405-0607-0809-0a0b0c0d0e0f.v" +
+               std::to_string(kLayoutVersion);
+    }
     void write_file(const std::string& content) {
         std::ofstream(file(), std::ios::binary) << content;
         chmod(file().c_str(), 0600);
@@ -327,7 +331,7 @@ TEST_F(SegmentTest, ToolsReadOnly) {
     ASSERT_EQ(choose_folder(root_.c_str(), false, folder), Status::kOk);
     std::ofstream(root_ + "/notes.txt") << "not a segment";
     std::ofstream(root_ + "/GPU-00010203-0405-0607-0809-0a0b0c0d0e0f.v1") << "another layout";
-    std::ofstream(root_ + "/GPU-00010203.v2") << "no uuid";
+    std::ofstream(root_ + "/GPU-00010203.v3") << "no uuid";
     const std::vector<SegmentFile> files = list_segments(folder);
     ASSERT_EQ(files.size(), 1U);
     EXPECT_EQ(files[0].path, file());
@@ -337,20 +341,29 @@ TEST_F(SegmentTest, ToolsReadOnly) {
     EXPECT_EQ(reader.get(), nullptr) << "nothing to write through";
     writer.get()->arbitration.turn_count = 9;
     EXPECT_EQ(reader.view()->arbitration.turn_count, 9U);
-    EXPECT_EQ(open_read_only(folder, (root_ + "/none.v2").c_str(), reader), Status::kNotFound);
+    EXPECT_EQ(open_read_only(folder, (root_ + "/none.v3").c_str(), reader), Status::kNotFound);
     EXPECT_EQ(reader.view(), nullptr);
 }
 
 TEST_F(SegmentTest, LeftOversOfKilledMakersGoAway) {
-    const std::string old_one = file() + ".1.2.3.tmp";
-    const std::string fresh_one = file() + ".4.5.6.tmp";
-    std::ofstream(old_one) << "x";
-    std::ofstream(fresh_one) << "x";
-    fs::last_write_time(old_one, fs::file_time_type::clock::now() - std::chrono::hours(1));
+    // By the time in the name, of a clock that nobody can set.
+    const std::uint64_t now_ns = monotonic_ns();
+    ASSERT_GT(now_ns, 120'000 * kMs) << "the machine has just started";
+    const auto named = [&](std::uint64_t ns) {
+        std::string name = file() + ".1." + std::to_string(ns) + ".3.tmp";
+        std::ofstream(name) << "x";
+        return name;
+    };
+    const std::string old_one = named(now_ns - 61'000 * kMs);
+    const std::string of_an_earlier_boot = named(now_ns + 3'600'000 * kMs);
+    const std::string fresh_one = named(now_ns - 1'000 * kMs);
+    fs::last_write_time(fresh_one, fs::file_time_type::clock::now() - std::chrono::hours(1));
     MappedSegment segment;
     ASSERT_EQ(open(segment), Status::kOk);
     EXPECT_FALSE(fs::exists(old_one));
-    EXPECT_TRUE(fs::exists(fresh_one)) << "may still be in the making";
+    EXPECT_FALSE(fs::exists(of_an_earlier_boot));
+    EXPECT_TRUE(fs::exists(fresh_one))
+        << "may still be in the making, whatever the clock on the wall";
 }
 
 TEST_F(SegmentTest, AFileSizeLimitIsAnErrorNotASignal) {
