@@ -12,6 +12,7 @@
 
 #include "arbiter/options.hpp"
 #include "arbiter/options_text.hpp"
+#include "mps.hpp"
 
 namespace crossover::command {
 namespace {
@@ -155,6 +156,22 @@ CLI::Option* add_number(CLI::App& app, const std::string& flag, std::uint64_t& v
         ->check(CLI::Validator(
             [minimum, maximum](std::string& given) {
                 return number_fault(given, minimum, maximum);
+            },
+            ""));
+}
+
+void add_mps_option(CLI::App& app, std::string& choice) {
+    choice = "auto";
+    app.add_option("--mps", choice,
+                   "run under NVIDIA's MPS: the daemon that is there, else a private one of this "
+                   "user on this host, started at need and ended behind its last user; auto: goes "
+                   "on without, with a line; on: or fails; default auto")
+        ->type_name("auto|on|off")
+        ->check(CLI::Validator(
+            [](std::string& given) {
+                return parse_mps_choice(given)
+                           ? std::string()
+                           : fmt::format("'{}' is not allowed; allowed: auto|on|off", given);
             },
             ""));
 }

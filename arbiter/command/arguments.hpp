@@ -27,6 +27,9 @@ void set_usage(CLI::App& app, const std::string& usage);
 CLI::Option* add_number(CLI::App& app, const std::string& flag, std::uint64_t& value,
                         std::uint64_t minimum, std::uint64_t maximum, const std::string& text);
 
+// --mps auto|on|off into `choice`, a text of those.
+void add_mps_option(CLI::App& app, std::string& choice);
+
 // Values of the library's options that were given on the command line: environment name and value,
 // checked.
 using Settings = std::vector<std::pair<std::string, std::string>>;

@@ -20,6 +20,9 @@ struct Command {
 // Every command, in the order of --help.
 std::span<const Command> commands() noexcept;
 
+// Of commands() and those that the program starts by itself, which --help does not list.
+const Command* find_command(const std::string& name) noexcept;
+
 // The whole program: finds the command, tells its failure in one line, returns the exit status.
 int run_program(Arguments arguments);
 
@@ -28,6 +31,7 @@ int compare_command(Arguments arguments);  // compare.cpp
 int status_command(Arguments arguments);   // status.cpp
 int trace_command(Arguments arguments);    // trace.cpp
 int plan_command(Arguments arguments);     // plan.cpp
+int keep_command(Arguments arguments);     // mps_keeper.cpp
 
 inline constexpr int kExitFailure = 1;
 inline constexpr int kExitUsage = 2;

@@ -22,6 +22,14 @@ std::span<const Command> commands() noexcept {
     return kCommands;
 }
 
+const Command* find_command(const std::string& name) noexcept {
+    static constexpr Command kKeep{"mps-keep", "ends an MPS daemon behind its users", keep_command};
+    for (const Command& command : commands()) {
+        if (name == command.name) return &command;
+    }
+    return name == kKeep.name ? &kKeep : nullptr;
+}
+
 namespace {
 
 void print_help() {
@@ -52,11 +60,9 @@ int dispatch(Arguments arguments, std::string& who) {
         fmt::print("crossover {}\n", CX_VERSION);
         return 0;
     }
-    for (const Command& command : commands()) {
-        if (name == command.name) {
-            who += " " + name;
-            return command.run(arguments.subspan(1));
-        }
+    if (const Command* command = find_command(name)) {
+        who += " " + name;
+        return command->run(arguments.subspan(1));
     }
     throw UsageError(fmt::format("'{}' is not a command; `crossover --help` lists them", name));
 }

@@ -18,6 +18,7 @@
 #include "compare_report.hpp"
 #include "launch.hpp"
 #include "library.hpp"
+#include "mps_daemon.hpp"
 #include "processes.hpp"
 #include "segments.hpp"
 
@@ -79,6 +80,7 @@ struct CompareOptions {
     std::string library;
     std::string dir;
     bool separate_links = false;
+    MpsChoice mps = MpsChoice::kAuto;
     Settings settings;
 };
 
@@ -100,11 +102,7 @@ class Compare {
 
     Comparison run() {
         fmt::print(stderr, "crossover compare: outputs in {}\n", output_dir_);
-        const std::string notice =
-            mps_notice_here(program(comparison_.jobs.front(), "", 0, "on").environment);
-        if (!notice.empty()) {
-            fmt::print(stderr, "crossover compare: {}\n", notice);
-        }
+        join_mps_for_all();
         for (std::uint64_t round = 1; round <= options_.rounds; ++round) {
             for (ComparedJob& job : comparison_.jobs) {
                 alone(job, round);
@@ -118,6 +116,22 @@ class Compare {
     const std::string& output_dir() const noexcept { return output_dir_; }
 
   private:
+    // One for all runs, those without the library too: it is the crossover order that is compared.
+    void join_mps_for_all() {
+        Environment environment = Environment::of_process();
+        environment.set("CROSSOVER", "on");
+        std::string line;
+        mps_use_ = join_mps(environment, options_.mps, line);
+        if (!line.empty()) {
+            fmt::print(stderr, "crossover compare: {}\n", line);
+        }
+        if (mps_use_.active()) {
+            for (const char* name : {"CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"}) {
+                ::setenv(name, environment.get(name).value_or("").c_str(), 1);
+            }
+        }
+    }
+
     void make_folders() {
         std::error_code error;
         if (options_.output_dir.empty()) {
@@ -242,6 +256,7 @@ class Compare {
     std::string suffix_;
     std::string output_dir_;
     std::optional<TemporaryFolder> segments_;
+    MpsUse mps_use_;
     Comparison comparison_;
 };
 
@@ -270,9 +285,12 @@ int compare_command(Arguments arguments) {
                    "folder of the segments; default: a new one in shared memory")
         ->type_name("DIR");
     add_table_options(app, options.settings, {"CROSSOVER", "CROSSOVER_JOB", "CROSSOVER_DIR"});
+    std::string mps;
+    add_mps_option(app, mps);
     if (!parse(app, groups.front())) {
         return 0;
     }
+    options.mps = *parse_mps_choice(mps);
     groups.erase(groups.begin());
     if (groups.size() < 2 || groups.size() > kMostJobs) {
         throw UsageError(fmt::format(

@@ -144,28 +144,6 @@ std::string job_name(const std::string& command, std::string_view suffix) {
 
 std::string random_suffix() { return fmt::format("{:06x}", std::random_device{}() & 0xFFFFFFU); }
 
-std::string mps_control_path(const Environment& environment) {
-    const std::string folder = environment.get("CUDA_MPS_PIPE_DIRECTORY").value_or("");
-    return (folder.empty() ? "/tmp/nvidia-mps" : folder) + "/control";
-}
-
-std::string mps_notice(const Environment& environment, bool control_exists) {
-    const bool virtual_gpu = !environment.get("SIMGPU_DIR").value_or("").empty();
-    const bool takes_turns = environment.get("CROSSOVER").value_or("on") == "on";
-    const bool silent = environment.get("CROSSOVER_LOG").value_or("") == "none";
-    if (control_exists || virtual_gpu || !takes_turns || silent) {
-        return {};
-    }
-    return "no MPS control daemon at " + mps_control_path(environment) +
-           ": without MPS the GPU is time-sliced, a waiting collective burns its slices, and a "
-           "turn "
-           "gains next to nothing; start nvidia-cuda-mps-control -d";
-}
-
-std::string mps_notice_here(const Environment& environment) {
-    return mps_notice(environment, ::access(mps_control_path(environment).c_str(), F_OK) == 0);
-}
-
 bool has_identity(const Environment& environment) {
     lookup_environment = &environment;
     JobIdentity identity;

@@ -54,12 +54,4 @@ Environment launch_environment(Environment base, const Settings& settings,
                                const std::string& library, const std::string& command,
                                std::string_view suffix);
 
-// The line about a missing MPS daemon, or empty where none is due: not on the virtual GPU, not when
-// turned off or silent. `control_exists`: whether the daemon's control file is there.
-std::string mps_notice(const Environment& environment, bool control_exists);
-// Path of the daemon's control file in that environment.
-std::string mps_control_path(const Environment& environment);
-// mps_notice() for the file system as it is.
-std::string mps_notice_here(const Environment& environment);
-
 }  // namespace crossover::command

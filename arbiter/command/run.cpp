@@ -11,6 +11,8 @@
 #include "command.hpp"
 #include "launch.hpp"
 #include "library.hpp"
+#include "mps_daemon.hpp"
+#include "run_launcher.hpp"
 
 namespace crossover::command {
 namespace {
@@ -33,6 +35,8 @@ int run_command(Arguments arguments) {
     app.add_option("--library", library,
                    "the libcrossover.so to preload; default: the one beside this program")
         ->type_name("FILE");
+    std::string mps;
+    add_mps_option(app, mps);
     if (!parse(app, groups.front())) {
         return 0;
     }
@@ -47,9 +51,20 @@ int run_command(Arguments arguments) {
     Environment environment =
         launch_environment(Environment::of_process(), settings, find_library(library),
                            command.front(), random_suffix());
-    const std::string notice = mps_notice_here(environment);
-    if (!notice.empty()) {
-        std::fprintf(stderr, "crossover run: %s\n", notice.c_str());
+    const auto say = [](const std::string& line) {
+        if (!line.empty()) std::fprintf(stderr, "crossover run: %s\n", line.c_str());
+    };
+    std::string line;
+    const MpsUse use = join_mps(environment, *parse_mps_choice(mps), line);
+    say(line);
+    const Forwarding forwarding =
+        forward_to_ranks(command, environment, launcher_of(command, environment));
+    command = forwarding.command;
+    environment = forwarding.environment;
+    say(forwarding.fault);
+    if (use.active() && forwarding.several_hosts) {
+        say("MPS is for the ranks on this host; for those on others let the launcher start "
+            "crossover-run: LAUNCHER... crossover-run [options] -- command...");
     }
     std::vector<char*> words;
     for (std::string& word : command) {
@@ -57,6 +72,7 @@ int run_command(Arguments arguments) {
     }
     words.push_back(nullptr);
     const std::vector<char*> entries = environment.pointers();
+    use.inherit();
     ::execvpe(words.front(), words.data(), entries.data());
     const int error = errno;
     throw Failure(fmt::format("{}: {}", command.front(),

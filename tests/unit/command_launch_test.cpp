@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a program is started with: LD_PRELOAD, job name, environment, the line about MPS.
+// What a program is started with: LD_PRELOAD, job name, environment.
 #include "launch.hpp"
 
 #include <gtest/gtest.h>
@@ -100,20 +100,6 @@ TEST(Launch, ABadVariableIsTheUsersMistake) {
         EXPECT_NE(text.find("soon"), std::string::npos) << text;
         EXPECT_NE(text.find("10000"), std::string::npos) << text;
     }
-}
-
-TEST(Mps, IsMissedOnlyWhereItWouldHelp) {
-    const Environment plain({"HOME=/h"});
-    EXPECT_EQ(mps_control_path(plain), "/tmp/nvidia-mps/control");
-    EXPECT_EQ(mps_control_path(Environment({"CUDA_MPS_PIPE_DIRECTORY=/run/mps"})),
-              "/run/mps/control");
-    EXPECT_NE(mps_notice(plain, false).find("/tmp/nvidia-mps/control"), std::string::npos);
-    EXPECT_EQ(mps_notice(plain, true), "");
-    EXPECT_EQ(mps_notice(Environment({"SIMGPU_DIR=/x"}), false), "");
-    EXPECT_EQ(mps_notice(Environment({"CROSSOVER=off"}), false), "");
-    EXPECT_EQ(mps_notice(Environment({"CROSSOVER=observe"}), false), "");
-    EXPECT_EQ(mps_notice(Environment({"CROSSOVER_LOG=none"}), false), "");
-    EXPECT_NE(mps_notice(Environment({"CROSSOVER=on"}), false), "");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -26,6 +27,12 @@ constexpr const char* kLibrary = CX_TEST_LIBRARY;
 Words run_words(const Words& options, const Words& command) {
     Words words{kProgram, "run", "--library", kLibrary};
     words.insert(words.end(), options.begin(), options.end());
+    // A daemon of this machine is no part of these tests.
+    if (std::find_if(options.begin(), options.end(), [](const std::string& option) {
+            return option.starts_with("--mps");
+        }) == options.end()) {
+        words.push_back("--mps=off");
+    }
     words.push_back("--");
     words.insert(words.end(), command.begin(), command.end());
     return words;
@@ -111,10 +118,18 @@ TEST(Run, SaysOnceThatMpsIsMissing) {
     const Said said = run_of({"true"}, with);
     EXPECT_EQ(said.exit_status(), 0);
     EXPECT_TRUE(
-        said.err.starts_with("crossover run: no MPS control daemon at /no/such/folder/control"))
+        said.err.starts_with("crossover run: going on without MPS (CUDA_MPS_PIPE_DIRECTORY "
+                             "is /no/such/folder and no MPS daemon answers there)"))
         << said.err;
     EXPECT_EQ(said.err.find('\n'), said.err.size() - 1) << "one line";
-    EXPECT_EQ(run_of({"true"}, {with[0], "SIMGPU_DIR=/x"}).err, "");
+    EXPECT_EQ(run_program_of(automatic, {with[0], "SIMGPU_DIR=/x"}).err, "");
+    EXPECT_EQ(run_program_of(run_words({"--mps", "off"}, {"true"}), with).err, "");
+    const Said refused = run_program_of(run_words({"--mps=on"}, {"echo", "started"}), with);
+    EXPECT_EQ(refused.exit_status(), 2);
+    EXPECT_EQ(refused.out, "");
+    EXPECT_EQ(refused.err,
+              "crossover run: --mps on: CUDA_MPS_PIPE_DIRECTORY is /no/such/folder and no MPS "
+              "daemon answers there\n");
 }
 
 struct Mistake {
@@ -132,6 +147,10 @@ TEST(Mistakes, AreOneLineAndStatusTwo) {
         {{"run", "true"}, "crossover run: 'true' is not expected here; see --help\n"},
         {{"run", "--mode", "x", "--", "true"},
          "crossover run: --mode: 'x' is not allowed; allowed: off|on|observe; see --help\n"},
+        {{"run", "--mps", "yes", "--", "true"},
+         "crossover run: --mps: 'yes' is not allowed; allowed: auto|on|off; see --help\n"},
+        {{"mps-keep"},
+         "crossover mps-keep: needs the folder of an MPS daemon that crossover-run started\n"},
         {{"run", "--library", "/no/lib.so", "--", "true"},
          "crossover run: --library '/no/lib.so' is not a readable file\n"},
         {{"compare", "--", "a"},
