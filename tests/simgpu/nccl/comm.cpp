@@ -222,12 +222,16 @@ bool ncclComm::begin(bool collective, std::uint64_t* number, const std::vector<i
 }
 
 void ncclComm::end() {
-    const std::lock_guard lock(mutex_);
-    --in_flight_;
-    if (leaving_) {
-        leave_locked();
+    bool tell = false;
+    {
+        const std::lock_guard lock(mutex_);
+        --in_flight_;
+        tell = leaving_ && leaves_now();
+        idle_.notify_all();
     }
-    idle_.notify_all();
+    if (tell) {
+        leave_server();
+    }
 }
 
 void ncclComm::drain() {
@@ -254,16 +258,25 @@ void ncclComm::revoke() {
 }
 
 void ncclComm::leave() {
-    const std::lock_guard lock(mutex_);
-    leaving_ = true;
-    leave_locked();
+    bool tell = false;
+    {
+        const std::lock_guard lock(mutex_);
+        leaving_ = true;
+        tell = leaves_now();
+    }
+    if (tell) {
+        leave_server();
+    }
 }
 
-void ncclComm::leave_locked() {
-    if (joined_ && !left_ && in_flight_ == 0 && ranks_ > 1) {
-        ::device()->comm_destroy(number_, static_cast<std::uint32_t>(rank_));
-    }
+bool ncclComm::leaves_now() {
+    const bool tell = joined_ && !left_ && in_flight_ == 0 && ranks_ > 1;
     left_ = left_ || in_flight_ == 0;
+    return tell;
+}
+
+void ncclComm::leave_server() {
+    ::device()->comm_destroy(number_, static_cast<std::uint32_t>(rank_));
 }
 
 ncclRedOp_t ncclComm::add_operator(const UserOperator& op) {

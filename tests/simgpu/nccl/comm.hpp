@@ -91,7 +91,9 @@ struct ncclComm {
 
   private:
     ncclResult_t meet(std::uint64_t key);
-    void leave_locked();
+    // With the lock: whether the caller must leave_server() once it has released it. True once.
+    bool leaves_now();
+    void leave_server();
 
     const std::uint64_t key_;
     const int rank_;
@@ -106,6 +108,8 @@ struct ncclComm {
     std::atomic<bool> finalized_{false};
     volatile std::uint32_t abort_flag_ = 0;
 
+    // Taken under the driver's lock, which a launch holds in begin(): no call of the driver while
+    // it is held.
     mutable std::mutex mutex_;
     std::condition_variable idle_;
     bool joined_ = false;
