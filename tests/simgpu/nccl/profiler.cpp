@@ -166,10 +166,10 @@ struct Loaded {
     std::atomic<int> mask{0};  // one for all communicators, as in the vendor's library
 };
 
-Loaded& loaded() {
-    static Loaded* const instance = new Loaded;
-    return *instance;
-}
+// There before any thread and never destroyed: nothing has to guard its making.
+constinit Loaded loaded_state;
+
+Loaded& loaded() { return loaded_state; }
 
 int newest_version() {
     const char* const text = std::getenv("SIMGPU_NCCL_PROFILER");
