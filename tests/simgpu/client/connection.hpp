@@ -130,7 +130,7 @@ class Connection {
     std::unordered_map<OpId, PendingOp> pending_;
     std::map<std::pair<std::uint64_t, std::uint32_t>, Join> joins_;
 
-    std::timed_mutex effect_mutex_;                        // held while an effect runs
+    std::mutex effect_mutex_;                              // held while an effect runs
     std::vector<std::pair<OpId, ValueWait>> value_waits_;  // executor thread only
 
     std::mutex host_mutex_;
