@@ -5,6 +5,7 @@ Usage: handover_test.py BUILD [CLASS]..."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,12 @@ def figures(*arguments):
         if done.returncode:
             raise AssertionError(f"ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
         return json.loads(file.read_text(encoding="utf-8"))
+
+
+def sanitizer():
+    """What the build's programs were made with: "address", "thread" or ""."""
+    cache = (BUILD / "CMakeCache.txt").read_text(encoding="utf-8")
+    return re.search(r"^CROSSOVER_SANITIZE:\w+=(.*)$", cache, re.MULTILINE).group(1)
 
 
 class Handover(unittest.TestCase):
@@ -71,6 +78,8 @@ class Handover(unittest.TestCase):
     def test_idle_clients_do_not_wake(self):
         rows = self.figures["idle"]
         self.assertEqual([(row["clients"], row["jobs"]) for row in rows], [(2, 2), (9, 8)])
+        if sanitizer() == "thread":
+            self.skipTest("the sanitizer's own thread wakes up")
         for row in rows:
             self.assertTrue(row["settled"], row)
             self.assertEqual(row["voluntary_switches"], 0, row)
