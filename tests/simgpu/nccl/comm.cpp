@@ -251,7 +251,7 @@ void ncclComm::revoke() {
         tell = joined_ && ranks_ > 1 && !revoked_ && !left_;
         revoked_ = true;
     }
-    abort_flag_ = 1;
+    __atomic_store_n(&abort_flag_, 1, __ATOMIC_RELEASE);  // the driver waits for it
     if (tell) {
         ::device()->comm_abort(number_, static_cast<std::uint32_t>(rank_));
     }

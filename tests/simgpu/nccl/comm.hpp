@@ -106,6 +106,7 @@ struct ncclComm {
     std::atomic<std::uint64_t> splits_{0};
     std::atomic<ncclResult_t> async_error_{ncclSuccess};
     std::atomic<bool> finalized_{false};
+    // Read by the driver while a join waits: set atomically.
     volatile std::uint32_t abort_flag_ = 0;
 
     // Taken under the driver's lock, which a launch holds in begin(): no call of the driver while
