@@ -91,9 +91,9 @@ typedef struct SimgpuCollective {
 
 /* Joins communicator `key` (the hash of the unique id; the same on all ranks) as `rank` of `ranks`,
  * on the program's device ordinal `device`; ranks that name the same `host` may not share a device.
- * Blocks until all ranks have joined (as real NCCL does),
- * *abort_flag is set to non-zero, atomically (it may be NULL), or the server dies. SIMGPU_OK: *comm is
- * the communicator's number. Thread-safe. */
+ * Blocks until all ranks have joined (as real NCCL does), *abort_flag is set to non-zero,
+ * atomically (abort_flag may be NULL), or the server dies. SIMGPU_OK: *comm is the communicator's
+ * number. Thread-safe. */
 int simgpuCommInit(uint64_t key, uint32_t rank, uint32_t ranks, int device, uint64_t host,
                    const volatile uint32_t* abort_flag, uint64_t* comm);
 
