@@ -46,6 +46,7 @@ ParseResult parse_options(int argc, const char* const* argv, ServerConfig& confi
     double launch_us = to_us(engine.launch_ns);
     double gap_us = to_us(engine.gap_ns);
     double latency_us = to_us(engine.latency_ns);
+    double node_latency_us = to_us(engine.node_latency_ns);
     double max_lead_us = to_us(config.max_lead_ns);
     std::string sharing = "mps";
     std::string timeslice_comm = "continue";
@@ -76,6 +77,14 @@ ParseResult parse_options(int argc, const char* const* argv, ServerConfig& confi
         ->check(number(1e-3, 1e5));
     app.add_option("--latency-us", latency_us, "latency of a rendezvous")->check(number(0, 1e6));
     app.add_flag("--shared-link", engine.shared_link, "all communicators share one link");
+    app.add_option("--nodes", engine.nodes,
+                   "the devices are those of so many machines, in equal ranges")
+        ->check(number(1, 64));
+    app.add_option("--node-link-gbps", engine.node_link_gbps,
+                   "bandwidth of a link between machines, 10^9 bit/s; 0: as --link-gbps")
+        ->check(number(0, 1e5));
+    app.add_option("--node-latency-us", node_latency_us, "latency of a rendezvous between machines")
+        ->check(number(0, 1e6));
     app.add_option("--timeslice-comm", timeslice_comm, "transfers of a process without a slice")
         ->check(one_of("continue", "stall"));
     app.add_option("--max-lead-us", max_lead_us,
@@ -96,6 +105,11 @@ ParseResult parse_options(int argc, const char* const* argv, ServerConfig& confi
         text = error.what();
         return ParseResult::kBad;
     }
+    if (engine.devices % engine.nodes != 0) {
+        text = fmt::format("--nodes: {} does not divide the {} devices (--devices)", engine.nodes,
+                           engine.devices);
+        return ParseResult::kBad;
+    }
     engine.devices *= std::max(1, engine.instances);
     engine.sharing = sharing == "mps" ? Sharing::kMps : Sharing::kTimeslice;
     engine.timeslice_comm =
@@ -105,6 +119,7 @@ ParseResult parse_options(int argc, const char* const* argv, ServerConfig& confi
     engine.launch_ns = to_ns(launch_us);
     engine.gap_ns = to_ns(gap_us);
     engine.latency_ns = to_ns(latency_us);
+    engine.node_latency_ns = to_ns(node_latency_us);
     config.max_lead_ns = to_ns(max_lead_us);
     config.truth_log = !no_truth_log;
     return ParseResult::kRun;

@@ -38,6 +38,12 @@ struct EngineSettings {
     double link_gbps = 100.0;  // 10^9 bits per second
     std::uint64_t latency_ns = 20'000;
     bool shared_link = false;
+    // The devices are those of so many machines, in equal ranges. What ranks of different machines
+    // say to each other goes over the network between them: a link of its own for each
+    // communicator, or with shared_link one.
+    int nodes = 1;
+    double node_link_gbps = 0;  // 0: as link_gbps
+    std::uint64_t node_latency_ns = 20'000;
     TimesliceComm timeslice_comm = TimesliceComm::kContinue;
 };
 

@@ -12,6 +12,7 @@ namespace simgpu {
 namespace {
 
 constexpr std::uint32_t kMaxRanks = 65'536;
+constexpr std::uint64_t kNetwork = std::uint64_t{1} << 63;  // of a link's key
 constexpr std::uint64_t kMaxLinkBytes = 1'000'000'000'000'000'000;
 
 enum CommStatus : std::uint32_t { kReady = 0, kDuplicateDevice = 1, kBadRankOrSize = 2 };
@@ -202,7 +203,14 @@ void Engine::Model::arrive(Op& op) {
         ++meeting.resident;
         if (meeting.broken || meeting.resident < meeting.participants) continue;
         meeting.transferring = true;
-        meeting.latency_left_ns = static_cast<double>(settings_.latency_ns);
+        const int devices_a_node = settings_.devices / settings_.nodes;
+        const int first_node = meeting.parties.front().op->stream->context->device / devices_a_node;
+        meeting.between_nodes =
+            std::any_of(meeting.parties.begin(), meeting.parties.end(), [&](const auto& party) {
+                return party.op->stream->context->device / devices_a_node != first_node;
+            });
+        meeting.latency_left_ns = static_cast<double>(
+            meeting.between_nodes ? settings_.node_latency_ns : settings_.latency_ns);
         for (const auto& party : meeting.parties) {
             if (party.op->transfer_start_ns == 0) party.op->transfer_start_ns = time_ns_;
         }
@@ -247,7 +255,9 @@ void Engine::Model::leave_meetings(Op& op) {
 // ---- links ----
 
 std::uint64_t Engine::Model::link_key(const Rendezvous& meeting) const {
-    return settings_.shared_link ? 0 : meeting.comm->number;
+    // Communicators are numbered from 1.
+    return (settings_.shared_link ? 0 : meeting.comm->number) |
+           (meeting.between_nodes ? kNetwork : 0);
 }
 
 void Engine::Model::touch(Link& link) {
@@ -294,8 +304,10 @@ void Engine::Model::reschedule(Link& link) {
     const auto flowing = std::count_if(
         link.transfers.begin(), link.transfers.end(),
         [&moves](const auto& meeting) { return meeting->latency_left_ns <= 0 && moves(*meeting); });
-    const double bytes_per_ns =
-        settings_.link_gbps / 8.0 / static_cast<double>(std::max<std::ptrdiff_t>(flowing, 1));
+    const bool network = !link.transfers.empty() && link.transfers.front()->between_nodes &&
+                         settings_.node_link_gbps > 0;
+    const double bytes_per_ns = (network ? settings_.node_link_gbps : settings_.link_gbps) / 8.0 /
+                                static_cast<double>(std::max<std::ptrdiff_t>(flowing, 1));
     link.next_ns = kNever;
     for (const auto& meeting : link.transfers) {
         const bool latency = meeting->latency_left_ns > 0;

@@ -60,6 +60,7 @@ struct Rendezvous {
     double bytes_left = 0;
     double rate = 0;  // of the current phase: ns per ns, then bytes per ns
     std::uint64_t end_ns = kNever;
+    bool between_nodes = false;  // known once all are resident
     bool broken = false;
     bool transferring = false;
     bool transferred = false;

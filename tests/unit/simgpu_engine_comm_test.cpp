@@ -40,6 +40,32 @@ class Pair : public testing::Test {
     std::uint64_t comm = 0;
 };
 
+TEST_F(Pair, BetweenMachinesTheNetworksLatencyAndBandwidthCount) {
+    EngineSettings settings = plain();
+    settings.nodes = 4;
+    settings.latency_ns = 20 * kUs;
+    settings.node_latency_ns = 500 * kUs;
+    settings.node_link_gbps = 4;
+    set_up(settings);
+    machine->send(1, all_reduce(1, 1, 0, 3 * kMs / kByteNs), 0);
+    machine->send(2, all_reduce(1, 2, 0, 3 * kMs / kByteNs), 0);
+    machine->run();
+    EXPECT_EQ(machine->done(1, 1), 6 * kMs + 500 * kUs);
+    EXPECT_EQ(machine->done(2, 1), 6 * kMs + 500 * kUs);
+}
+
+TEST_F(Pair, WithinAMachineOfSeveralTheLinkIsItsOwn) {
+    EngineSettings settings = plain();
+    settings.nodes = 2;
+    settings.node_latency_ns = 500 * kUs;
+    settings.node_link_gbps = 4;
+    set_up(settings);
+    machine->send(1, all_reduce(1, 1, 0, 3 * kMs / kByteNs), 0);
+    machine->send(2, all_reduce(1, 2, 0, 3 * kMs / kByteNs), 0);
+    machine->run();
+    EXPECT_EQ(machine->done(1, 1), 3 * kMs);
+}
+
 TEST_F(Pair, TransferStartsWithTheLastRankAndEndsForAll) {
     EngineSettings settings = plain();
     settings.latency_ns = 20 * kUs;

@@ -12,6 +12,7 @@
 #include "../device_list.hpp"
 #include "driver.hpp"
 #include "memory.hpp"
+#include "stream.hpp"
 
 namespace simgpu {
 namespace {
@@ -82,6 +83,14 @@ constexpr AttributeRow kAttributes[] = {
     {CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, 0},  // filled in by device
     {CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, 0},
 };
+
+bool is_stream_memory_operation(CUdevice_attribute attribute) {
+    return attribute == CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1 ||
+           attribute == CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1 ||
+           attribute == CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1 ||
+           attribute == CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS ||
+           attribute == CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR;
+}
 
 int bus_of(const Device& device) { return 0x10 + device.gpu; }
 
@@ -189,6 +198,7 @@ SIMGPU_EXPORT CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribu
         *value = 0;  // what the table does not name, the virtual GPU does not have
         for (const AttributeRow& row : kAttributes)
             if (row.attribute == attribute) *value = row.value;
+        if (is_stream_memory_operation(attribute) && !has_stream_memory_operations()) *value = 0;
         if (attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) *value = bus_of(found);
         if (attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
             *value = static_cast<int>(multiprocessors_of(found));

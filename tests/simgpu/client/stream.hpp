@@ -66,6 +66,9 @@ CUresult check_legacy_implicit(Driver& d, CUstream stream);
 // afterwards.
 CUresult wait_for_room(Driver& d, CUstream stream, std::unique_lock<std::mutex>& lock);
 
+// Whether streams can wait for values in memory and write them (SIMGPU_STREAM_MEM_OPS).
+bool has_stream_memory_operations();
+
 // Newest operations that `stream` (default stream rules included) must finish to be idle.
 std::vector<OpId> outstanding(const Driver& d, CUstream stream);
 std::vector<OpId> outstanding(const Driver& d, CUcontext context);

@@ -122,6 +122,7 @@ CUresult make_write(CUdeviceptr address, std::uint64_t value, unsigned flags, bo
 
 CUresult value_op(CUstream handle, DefaultStream meaning, bool wait, CUdeviceptr address,
                   std::uint64_t value, unsigned flags, bool wide) {
+    if (!has_stream_memory_operations()) return CUDA_ERROR_NOT_SUPPORTED;
     return with_stream(handle, meaning, [&](Driver& d, CUstream stream, auto& lock) -> CUresult {
         Work work;
         const CUresult rc = wait ? make_wait(address, value, flags, wide, &work)
@@ -155,6 +156,7 @@ CUresult make_batch_op(const CUstreamBatchMemOpParams& op, Work* work) {
 
 CUresult batch(CUstream handle, DefaultStream meaning, unsigned count,
                const CUstreamBatchMemOpParams* operations, unsigned flags) {
+    if (!has_stream_memory_operations()) return CUDA_ERROR_NOT_SUPPORTED;
     if (operations == nullptr || count == 0 || count > 256 || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
     return with_stream(handle, meaning, [&](Driver& d, CUstream stream, auto& lock) -> CUresult {

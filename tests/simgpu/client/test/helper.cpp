@@ -10,6 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <string>
 #include <thread>
 #include <vector>
@@ -164,6 +166,64 @@ int exit_early() {
     return 0;
 }
 
+// Whether the device has stream memory operations, by its attributes and by use.
+int memory_operations() {
+    make_context();
+    int narrow = -1;
+    int wide = -1;
+    need(cuDeviceGetAttribute(&narrow, CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1, 0),
+         "cuDeviceGetAttribute");
+    need(cuDeviceGetAttribute(&wide, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 0),
+         "cuDeviceGetAttribute");
+    CUdeviceptr p = 0;
+    need(cuMemAlloc(&p, 8), "cuMemAlloc");
+    CUstreamBatchMemOpParams op{};
+    op.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    op.writeValue.address = p;
+    printf("attributes %d %d write %d batch %d\n", narrow, wide,
+           static_cast<int>(cuStreamWriteValue32(nullptr, p, 1, 0)),
+           static_cast<int>(cuStreamBatchMemOp(nullptr, 1, &op, 0)));
+    return 0;
+}
+
+// One thread fills a stream that waits; another asks the driver something else.
+int full_queue() {
+    CUcontext context = make_context();
+    CUdeviceptr p = 0;
+    CUstream s = nullptr;
+    need(cuMemAlloc(&p, 8), "cuMemAlloc");
+    need(cuMemsetD32(p, 0, 2), "cuMemsetD32");
+    need(cuCtxSynchronize(), "cuCtxSynchronize");
+    need(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    need(cuStreamWaitValue32(s, p + 4, 1, CU_STREAM_WAIT_VALUE_EQ), "cuStreamWaitValue32");
+    constexpr int kLaunches = 1200;
+    std::atomic<int> launched{0};
+    std::thread filler([&] {
+        need(cuCtxSetCurrent(context), "cuCtxSetCurrent");
+        for (; launched < kLaunches; ++launched) need(add(s, p, 1), "add");
+    });
+    const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(200)); };
+    int before = -1;
+    while (before != launched || before < 1000) {
+        before = launched;
+        pause();
+    }
+    std::atomic<bool> answered{false};
+    std::thread asker([&] {
+        need(cuCtxSetCurrent(context), "cuCtxSetCurrent");
+        need(cuStreamQuery(nullptr), "cuStreamQuery");
+        answered = true;
+    });
+    pause();
+    const bool free = answered;
+    __atomic_store_n(reinterpret_cast<int*>(p + 4), 1, __ATOMIC_RELEASE);
+    filler.join();
+    asker.join();
+    printf("full %d answered %d then %d\n", before < kLaunches ? 1 : 0, free ? 1 : 0,
+           answered ? 1 : 0);
+    return 0;
+}
+
 volatile sig_atomic_t signals = 0;
 
 // Signals sent to the process must reach the program's thread only.
@@ -195,9 +255,11 @@ int main(int argc, char** argv) {
     if (command == "server-death" && argc == 3) return server_death(atoi(argv[2]));
     if (command == "exit-early") return exit_early();
     if (command == "signals") return signals_stay();
+    if (command == "memory-operations") return memory_operations();
+    if (command == "full-queue") return full_queue();
     fprintf(stderr,
             "helper: '%s' is no subcommand; allowed: devices, first-device, fork, server-death "
-            "PID, exit-early, signals\n",
+            "PID, exit-early, signals, memory-operations, full-queue\n",
             command.c_str());
     return 2;
 }

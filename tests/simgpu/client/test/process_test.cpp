@@ -89,6 +89,19 @@ TEST_F(ProcessTest, AProcessMayEndWithWorkInFlight) {
     EXPECT_EQ(result.output, "leaving\n");
 }
 
+TEST_F(ProcessTest, StreamMemoryOperationsCanBeMissing) {
+    EXPECT_EQ(run_helper({"memory-operations"}, {kernels()}).output,
+              "attributes 1 1 write 0 batch 0\n");
+    EXPECT_EQ(run_helper({"memory-operations"}, {kernels(), "SIMGPU_STREAM_MEM_OPS=none"}).output,
+              "attributes 0 0 write 801 batch 801\n");
+}
+
+TEST_F(ProcessTest, AFullStreamCanLockTheDriver) {
+    EXPECT_EQ(run_helper({"full-queue"}, {kernels()}).output, "full 1 answered 1 then 1\n");
+    EXPECT_EQ(run_helper({"full-queue"}, {kernels(), "SIMGPU_FULL_QUEUE=locks"}).output,
+              "full 1 answered 0 then 1\n");
+}
+
 TEST_F(ProcessTest, TheDriversThreadsTakeNoSignals) {
     const HelperResult result = run_helper({"signals"}, {kernels()});
     EXPECT_EQ(result.status, 0);

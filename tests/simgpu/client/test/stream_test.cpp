@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams and events: order, default streams, waits, host functions, memory operations, times.
 
+#include <sys/mman.h>
+
 #include <atomic>
 #include <chrono>
 #include <thread>
+#include <vector>
 
 #include "test_machine.hpp"
 
@@ -330,6 +333,35 @@ TEST_F(StreamTest, AValueInMemoryHoldsAndReleasesAStream) {
     EXPECT_EQ(cuStreamWaitValue32(a, flag + 1, 5, 0), CUDA_ERROR_INVALID_VALUE);  // not aligned
     EXPECT_EQ(cuStreamWaitValue64(a, flag + 8, 5, 0),
               CUDA_ERROR_INVALID_VALUE);  // beyond the memory
+}
+
+TEST_F(StreamTest, AWaitOnTheProgramsOwnMemoryComparesCyclically) {
+    constexpr std::size_t kBytes = 4096;
+    void* const page =
+        ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(page, MAP_FAILED);
+    ASSERT_CU(cuMemHostRegister(page, kBytes, CU_MEMHOSTREGISTER_DEVICEMAP));
+    CUdeviceptr address = 0;
+    ASSERT_CU(cuMemHostGetDevicePointer(&address, page, 0));
+    auto& word = *static_cast<std::atomic<std::uint32_t>*>(page);
+    const CUdeviceptr p = zeroed(1);
+    const CUstream s = stream();
+    int done = 0;
+    // The last of each row is the first that lets through.
+    for (const std::vector<std::uint32_t>& words : std::vector<std::vector<std::uint32_t>>{
+             {0, 0xFFFF'FFF0U, 1, 2}, {0x8000'0002U, 2}, {1, 0x8000'0001U}}) {
+        word = words.front();
+        ASSERT_CU(cuStreamWaitValue32(s, address, 2, CU_STREAM_WAIT_VALUE_GEQ));
+        ASSERT_CU(launch_affine(s, p, 1, 1, 1));
+        for (const std::uint32_t value : words) {
+            EXPECT_EQ(cuStreamQuery(s), CUDA_ERROR_NOT_READY) << value;
+            word = value;
+        }
+        ASSERT_CU(cuStreamSynchronize(s));
+        EXPECT_EQ(read_ints(p, 1)[0], ++done);
+    }
+    ASSERT_CU(cuMemHostUnregister(page));
+    ::munmap(page, kBytes);
 }
 
 TEST_F(StreamTest, BatchedMemoryOperationsKeepTheirOrder) {
