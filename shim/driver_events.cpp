@@ -2,31 +2,11 @@
 #include "shim/driver_events.hpp"
 
 #include "shim/real_driver.hpp"
+#include "shim/relaxed_capture.hpp"
 
 namespace crossover {
 
 namespace {
-
-// While it lives, unsafe calls of this thread are legal during other threads' captures.
-class RelaxedCaptureMode {
-  public:
-    explicit RelaxedCaptureMode(const RealDriver& driver) : driver_(driver) {
-        exchanged_ = driver_.exchange_capture_mode != nullptr &&
-                     driver_.exchange_capture_mode(&mode_) == CUDA_SUCCESS;
-    }
-    ~RelaxedCaptureMode() {
-        if (exchanged_) {
-            driver_.exchange_capture_mode(&mode_);
-        }
-    }
-    RelaxedCaptureMode(const RelaxedCaptureMode&) = delete;
-    RelaxedCaptureMode& operator=(const RelaxedCaptureMode&) = delete;
-
-  private:
-    const RealDriver& driver_;
-    CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
-    bool exchanged_ = false;
-};
 
 CUstream stream_of(std::uintptr_t handle) noexcept { return reinterpret_cast<CUstream>(handle); }
 CUevent event_of(GpuEvent event) noexcept { return static_cast<CUevent>(event); }

@@ -62,6 +62,10 @@ void resolve() noexcept {
     take(table.exchange_capture_mode, "cuThreadExchangeStreamCaptureMode");
     take(table.func_get_name, "cuFuncGetName");
     take(table.kernel_get_name, "cuKernelGetName");
+    take(table.stream_batch_mem_op, "cuStreamBatchMemOp_v2");
+    take(table.mem_host_register, "cuMemHostRegister_v2");
+    take(table.mem_host_device_pointer, "cuMemHostGetDevicePointer_v2");
+    take(table.device_get_attribute, "cuDeviceGetAttribute");
 }
 
 // Whether a row is the first form of `symbol` (no version in its name), of the family asked for.

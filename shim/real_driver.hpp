@@ -48,6 +48,11 @@ struct RealDriver {
     decltype(&::cuThreadExchangeStreamCaptureMode) exchange_capture_mode = nullptr;
     decltype(&::cuFuncGetName) func_get_name = nullptr;      // CUDA 12.3 and newer
     decltype(&::cuKernelGetName) kernel_get_name = nullptr;  // CUDA 12.3 and newer
+    // Of the newer form of stream memory operations, which needs no module option (CUDA 11.7).
+    decltype(&::cuStreamBatchMemOp_v2) stream_batch_mem_op = nullptr;
+    decltype(&::cuMemHostRegister_v2) mem_host_register = nullptr;
+    decltype(&::cuMemHostGetDevicePointer_v2) mem_host_device_pointer = nullptr;
+    decltype(&::cuDeviceGetAttribute) device_get_attribute = nullptr;
 };
 
 // Behind real_driver() and real_function(); nothing else touches them.

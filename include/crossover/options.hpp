@@ -19,6 +19,7 @@ struct Options {
 };
 
 enum class Mode : std::uint32_t { kOff = 0, kOn = 1, kObserve = 2 };
+enum class GateKind : std::uint32_t { kCpu = 0, kStream = 1, kAuto = 2 };
 enum class LogLevel : std::uint32_t { kNone = 0, kFault = 1, kInfo = 2, kDebug = 3 };
 
 }  // namespace crossover

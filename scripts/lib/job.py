@@ -75,7 +75,10 @@ def free_port():
 class Job:
     """All ranks of one run of a program; a context manager that leaves no process behind."""
 
-    def __init__(self, name, program, workload, environment, folder, start_at_ns=None, rank_environment=None):
+    def __init__(self, name, program, workload, environment, folder, start_at_ns=None, rank_environment=None,
+                 rank_prefix=None):
+        """`rank_environment`, `rank_prefix`: by name and rank, what is added to a rank's environment, and the words to
+        put in front of its command (which must not change its process id)."""
         self.name = name
         self.folder = Path(folder) / name
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -92,8 +95,9 @@ class Job:
                 own = dict(environment, RANK=str(rank), WORLD_SIZE=str(workload.ranks), LOCAL_RANK=str(rank),
                            MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
                 own.update(rank_environment(name, rank) if rank_environment else {})
+                words = [*(rank_prefix(name, rank) if rank_prefix else ()), *command]
                 with open(self.folder / f"rank{rank}.log", "wb") as log:
-                    self.processes.append(subprocess.Popen(command, env=own, stdin=subprocess.DEVNULL, stdout=log,
+                    self.processes.append(subprocess.Popen(words, env=own, stdin=subprocess.DEVNULL, stdout=log,
                                                            stderr=subprocess.STDOUT))
         except OSError as error:
             self.stop()

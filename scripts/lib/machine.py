@@ -3,6 +3,7 @@
 job and takes everything down again. Nothing here knows a workload, a mode of the demo or a figure."""
 
 import argparse
+import functools
 import os
 import shlex
 import shutil
@@ -131,6 +132,36 @@ class VirtualMachine(Machine):
     def truth(self):
         """The truth log, complete once the machine has stopped."""
         return self.home / "truth.jsonl"
+
+
+def node_environment(machine, node, devices):
+    """What a rank on virtual machine `node` of several gets: that machine's `devices` devices, its folder of turns and
+    its name for NCCL. As scripts/simgpu-run --node has it."""
+    folder = machine.home / f"node{node}" / "crossover"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    mine = range(node * devices, (node + 1) * devices)
+    return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, mine)), "CROSSOVER_DIR": str(folder),
+            "NCCL_HOSTID": f"node{node}"}
+
+
+@functools.lru_cache(maxsize=1)
+def namespaces():
+    """Words that give a command a host name (the next argument), /dev/shm and System V objects of its own in the same
+    process, or none where the system does not allow that."""
+    script = 'mount -t tmpfs -o mode=1777 tmpfs /dev/shm && hostname "$0" && exec "$@"'
+    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    words = ["unshare", *user, "--mount", "--uts", "--ipc", "bash", "-c", script]
+    try:
+        tried = subprocess.run([*words, "node", "true"], timeout=30, check=False, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    except OSError:
+        return ()
+    return tuple(words) if tried.returncode == 0 else ()
+
+
+def node_prefix(node):
+    """Words in front of a command on virtual machine `node` of several."""
+    return [*namespaces(), f"node{node}"] if namespaces() else []
 
 
 class GpuMachine(Machine):

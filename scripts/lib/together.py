@@ -23,7 +23,8 @@ class Start:
     delay_ms: float = 0.0  # after the first moment at which any job begins
 
 
-def run_together(machine, starts, lead_s, limit_s, preload=False, timeline=None, rank_environment=None):
+def run_together(machine, starts, lead_s, limit_s, preload=False, timeline=None, rank_environment=None,
+                 rank_prefix=None):
     """Results in the order of `starts`. All begin lead_s from now, plus their delay: enough time for their set-up, or
     they are not in phase (Result.late_ms says so). `timeline`: prefix of the files of a trace."""
     begin = monotonic_ns() + int(lead_s * 1e9)
@@ -35,7 +36,8 @@ def run_together(machine, starts, lead_s, limit_s, preload=False, timeline=None,
             named = {"CROSSOVER_JOB": f"job {start.name}"} if preload else {}
             environment = machine.environment(preload, **named)
             jobs.append(Job(start.name, start.program, start.workload, environment, machine.folder,
-                            begin + int(start.delay_ms * 1e6), rank_environment or machine.rank_environment))
+                            begin + int(start.delay_ms * 1e6), rank_environment or machine.rank_environment,
+                            rank_prefix))
         results = [job.wait(limit_s) for job in jobs]
     finally:
         for job in jobs:

@@ -5,6 +5,7 @@ says what each figure means. Times are ns on CLOCK_MONOTONIC."""
 
 import json
 import math
+from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
 
@@ -39,7 +40,13 @@ class Events:
 
     windows: list = field(default_factory=list)  # (open, close)
     given: list = field(default_factory=list)  # when this client gave the turn back for its job
+    least: list = field(default_factory=list)  # (from when, how long a window must last to be worth a turn)
     job: str = ""
+
+    def least_ns(self, at, usual_ns):
+        """What a window that began at `at` had to last: at least usual_ns, the option's, and what the library said."""
+        index = bisect_right(self.least, (at, math.inf)) - 1
+        return max(usual_ns, self.least[index][1]) if index >= 0 else usual_ns
 
 
 @dataclass
@@ -141,6 +148,8 @@ def read_events(lines):
                 events.windows.append((open_since.pop(client), now))
             elif kind == "release":
                 events.given.append(now)
+            elif kind == "least_window":
+                events.least.append((now, row["value"]))
             if kind in ("attach", "compute", "window_open"):
                 events.job = row["job"]
         except (ValueError, KeyError, TypeError) as error:
@@ -149,6 +158,7 @@ def read_events(lines):
         clients[client].windows.append((since, last_ns))
     for events in clients.values():
         events.windows.sort()
+        events.least.sort()
     return dict(clients), lost
 
 
@@ -171,11 +181,13 @@ def count_false(verdict, truth, opens, late_ns):
 
 def judge(truth, events, span, least_ns, late_ns=0):
     """Verdict of one client over the time `span`. Windows count where they lie wholly in it; time is cut to it.
+    `least_ns`: how long a window must last to be worth a turn, where the events do not say more.
     `late_ns`: for a job that nothing holds back, whose compute goes on before anybody can have seen a window's end."""
     verdict = Verdict()
     inferred = clip(union(events.windows), span)
     windows = clip(truth.windows, span)
-    worth = [w for w in windows if w[1] - w[0] >= least_ns]
+    needed = {start: events.least_ns(start, least_ns) for start, _ in windows}
+    worth = [w for w in windows if w[1] - w[0] >= needed[w[0]]]
     verdict.inferred_windows = len(inferred)
     verdict.inferred_ns = length(inferred)
     verdict.right_ns = length(inferred) - length(subtract(inferred, windows))
@@ -188,7 +200,7 @@ def judge(truth, events, span, least_ns, late_ns=0):
             first += 1
         found = first < len(inferred) and inferred[first][0] < end
         given = any(start <= time < end for time in events.given)
-        if end - start < least_ns:
+        if end - start < needed[start]:
             verdict.short_windows += 1
             verdict.short_ns += end - start
             verdict.short_given += given

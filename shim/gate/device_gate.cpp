@@ -4,7 +4,6 @@
 #include "shim/gate/device_gate.hpp"
 
 #include <sched.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <cstring>
@@ -14,6 +13,7 @@
 #include "arbiter/futex.hpp"
 #include "arbiter/policy.hpp"
 #include "shim/call_site.hpp"
+#include "shim/gate/quiet_thread.hpp"
 #include "shim/log.hpp"
 
 namespace crossover {
@@ -23,28 +23,10 @@ namespace {
 constexpr std::uint64_t kAttachBoundNs = 2'000'000'000;
 constexpr std::uint64_t kCrossingStepNs = 10'000'000;
 constexpr std::uint64_t kTurnSlackNs = 5'000'000'000;
-constexpr std::size_t kWatcherStackBytes = 256 * 1024;
 
 constexpr std::uint32_t kPending = 0;
 constexpr std::uint32_t kAttached = 1;
 constexpr std::uint32_t kFailed = 2;
-
-// Creates a thread that takes none of the host's signals.
-bool create_quiet_thread(pthread_t& thread, void* (*body)(void*), void* argument) noexcept {
-    pthread_attr_t attributes;
-    if (pthread_attr_init(&attributes) != 0) {
-        return false;
-    }
-    pthread_attr_setstacksize(&attributes, kWatcherStackBytes);
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int refused = pthread_create(&thread, &attributes, body, argument);
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    pthread_attr_destroy(&attributes);
-    return refused == 0;
-}
 
 }  // namespace
 
@@ -121,16 +103,55 @@ bool DeviceGate::enter(Stream& stream) noexcept {
 // The caller is counted as launching. False: it must step out and wait, for the collective
 // `crossing` unless that is 0, then for the turn.
 bool DeviceGate::may_launch(Stream& stream, std::uint64_t& crossing) noexcept {
+    const bool meets = inference_.meets_collective(stream);
     const std::uint64_t behind = inference_.unfinished_behind(stream);
     if (!gated() || observe_) {
         return true;
+    }
+    if (meets) {
+        pieces_.stop();
     }
     crossing = 0;
     if (behind != 0 && inference_.crossing_pays(stream, behind, least_window_ns())) {
         crossing = behind;
         return false;
     }
-    return !traffic_.closing() && client_->holding();
+    if (traffic_.closing() || !client_->holding()) {
+        return waits_on_gpu(stream);
+    }
+    if (pieces_.following()) [[unlikely]] {
+        pieces_.next(stream, monotonic_ns(), true, small_piece_ns());
+    }
+    return true;
+}
+
+// The launch belongs to a piece of compute that is too small for a turn. The caller is counted as
+// launching, and stands behind no collective that pays.
+bool DeviceGate::passes(Stream& stream) noexcept {
+    for (;;) {
+        const std::uint64_t now = monotonic_ns();
+        switch (pieces_.next(stream, now, false, small_piece_ns())) {
+            case SmallPieces::Answer::kBegins:
+                client_->record(EventKind::kPassed, pieces_.expected_ns(), now);
+                return true;
+            case SmallPieces::Answer::kPasses:
+                return true;
+            case SmallPieces::Answer::kSoon:
+                ::sched_yield();
+                break;
+            case SmallPieces::Answer::kUnder:
+            case SmallPieces::Answer::kTurn:
+                return false;
+        }
+    }
+}
+
+// The leases of the other jobs, at their longest, are what a wait can come to in good order; one
+// more for a turn that a weight has put off. With two jobs that is 25 s, with 32 it is 325 s:
+// beyond that somebody is to be told, and before the frameworks' own watchdogs (480 s) fire.
+std::uint64_t DeviceGate::wait_bound_ns() const noexcept {
+    const std::uint64_t jobs = client_->turn().active_jobs;
+    return kMaxLeaseNs * std::clamp<std::uint64_t>(jobs, 1, kMaxJobs) + kTurnSlackNs;
 }
 
 void DeviceGate::wait_to_enter(Stream& stream, std::uint64_t crossing) noexcept {
@@ -140,12 +161,7 @@ void DeviceGate::wait_to_enter(Stream& stream, std::uint64_t crossing) noexcept 
     if (came_back_at_.load(std::memory_order_relaxed) == never) {
         came_back_at_.compare_exchange_strong(never, monotonic_ns(), std::memory_order_acq_rel);
     }
-    // The leases of the other jobs, at their longest, are what a wait can come to in good order;
-    // one more for a turn that a weight has put off. With two jobs that is 25 s, with 32 it is 325
-    // s: beyond that somebody is to be told, and before the frameworks' own watchdogs (480 s) fire.
-    const std::uint64_t jobs = client_->turn().active_jobs;
-    const std::uint64_t deadline =
-        monotonic_ns() + kMaxLeaseNs * std::clamp<std::uint64_t>(jobs, 1, kMaxJobs) + kTurnSlackNs;
+    const std::uint64_t deadline = monotonic_ns() + wait_bound_ns();
     for (;;) {
         if (crossing != 0) {
             wait_for_collective(stream, crossing, deadline, let_gos);
@@ -154,8 +170,20 @@ void DeviceGate::wait_to_enter(Stream& stream, std::uint64_t crossing) noexcept 
             traffic_.step_in();
             return;
         }
-        if (!client_->holding()) {
-            wait_for_turn(deadline);
+        // The collective may still run: then the turn is away, and the GPU waits for both.
+        const bool crosses = crossing != 0 && crosses_on_gpu(stream, crossing);
+        if (crosses && !wait_on_gpu(stream, crossing)) {
+            continue;
+        }
+        if (!crosses && !client_->holding()) {
+            traffic_.step_in();
+            if (passes(stream)) {
+                return;
+            }
+            traffic_.step_out();
+            if (!wait_on_gpu(stream, 0)) {
+                wait_for_turn(deadline);
+            }
         } else if (traffic_.closing()) {
             ::sched_yield();
         }
@@ -174,11 +202,17 @@ void DeviceGate::leave(Stream& stream, bool launched) noexcept {
             begin_turn();
         }
     }
+    if (pieces_.following() && pieces_.made(launched)) [[unlikely]] {
+        pieces_.marked(monotonic_ns());
+    }
     traffic_.end_launch(launched);
 }
 
-// The first launch of a turn was taken.
+// The first launch of a turn was taken. What passes without one begins none.
 void DeviceGate::begin_turn() noexcept {
+    if (gated() && !observe_ && !client_->holding()) {
+        return;
+    }
     if (fresh_turn_.exchange(false, std::memory_order_acq_rel)) {
         const std::uint64_t now = monotonic_ns();
         client_->set_phase(ClientPhase::kComputing, now);
@@ -194,10 +228,11 @@ void DeviceGate::wait_for_collective(Stream& stream, std::uint64_t number, std::
     client_->record(EventKind::kCrossing, number, since);
     crossing_waiters_.fetch_add(1, std::memory_order_seq_cst);
     wake_watcher();
-    while (gated() && !inference_.finished(number) &&
+    while (gated() && !inference_.finished(number) && !crosses_on_gpu(stream, number) &&
            let_gos_.load(std::memory_order_acquire) == let_gos) {
         const std::uint32_t seen = collectives_ended_.load(std::memory_order_acquire);
-        if (inference_.finished(number) || let_gos_.load(std::memory_order_acquire) != let_gos) {
+        if (inference_.finished(number) || crosses_on_gpu(stream, number) ||
+            let_gos_.load(std::memory_order_acquire) != let_gos) {
             break;
         }
         const std::uint64_t now = monotonic_ns();
@@ -230,10 +265,7 @@ void DeviceGate::wait_for_turn(std::uint64_t deadline) noexcept {
         case Wait::kAborted:
             return;
         case Wait::kTimedOut:
-            stalled_at_.store(monotonic_ns(), std::memory_order_release);
-            if (open_for(kStall)) {
-                report_stall(since);
-            }
+            stalled(since, nullptr);
             break;
         case Wait::kFault:
             open_for(kFault);  // the watcher says why, and closes it again
@@ -252,20 +284,34 @@ void DeviceGate::measure_grant(std::uint64_t waited_since) noexcept {
 }
 
 bool DeviceGate::open_for(Reason reason) noexcept {
-    return (ungated_.fetch_or(reason, std::memory_order_acq_rel) & reason) == 0;
+    const bool first = (ungated_.fetch_or(reason, std::memory_order_acq_rel) & reason) == 0;
+    follow_reasons();
+    return first;
 }
 
 void DeviceGate::close_for(Reason reason) noexcept {
     ungated_.fetch_and(~static_cast<std::uint32_t>(reason), std::memory_order_acq_rel);
+    follow_reasons();
 }
 
-// Says who has the turn, since when, and where this thread waits.
-void DeviceGate::report_stall(std::uint64_t since_ns) noexcept {
+// A wait since then passed its bound, at a place of the program; nullptr: where this thread is.
+void DeviceGate::stalled(std::uint64_t since_ns, const char* place) noexcept {
+    stalled_at_.store(monotonic_ns(), std::memory_order_release);
+    if (open_for(kStall)) {
+        report_stall(since_ns, place);
+    }
+}
+
+// Says who has the turn, since when, and where the wait is.
+void DeviceGate::report_stall(std::uint64_t since_ns, const char* place) noexcept {
     const TurnView turn = client_->turn();
     const std::uint64_t now = monotonic_ns();
     const std::uint64_t held_ns = turn.held ? now - std::min(now, turn.since_ns) : 0;
-    char place[kCallSiteBytes];
-    describe_call_site(place, sizeof place);
+    char here[kCallSiteBytes];
+    if (place == nullptr) {
+        describe_call_site(here, sizeof here);
+        place = here;
+    }
     client_->note_stall(place, since_ns);
     log_line(LogLevel::kFault,
              "no turn on device %u within %llu ms: %s has it since %llu ms; waiting in %s; this "
@@ -355,15 +401,10 @@ bool DeviceGate::stop(std::uint64_t bound_ns) noexcept {
     if (!watcher_started_) {
         return true;
     }
-    timespec until{};
-    ::clock_gettime(CLOCK_REALTIME, &until);  // what pthread_timedjoin_np counts in
-    until.tv_sec += static_cast<std::time_t>(bound_ns / 1'000'000'000);
-    until.tv_nsec += static_cast<long>(bound_ns % 1'000'000'000);
-    if (until.tv_nsec >= 1'000'000'000) {
-        ++until.tv_sec;
-        until.tv_nsec -= 1'000'000'000;
-    }
-    watcher_started_ = pthread_timedjoin_np(watcher_, nullptr, &until) != 0;
+    const std::uint64_t end_ns = monotonic_ns() + bound_ns;
+    const timespec until{static_cast<std::time_t>(end_ns / 1'000'000'000),
+                         static_cast<long>(end_ns % 1'000'000'000)};
+    watcher_started_ = pthread_clockjoin_np(watcher_, nullptr, CLOCK_MONOTONIC, &until) != 0;
     return !watcher_started_;
 }
 

@@ -11,21 +11,28 @@
 //  depend on it.
 //  3. Every wait ends: by the grant, by let_go(), or by a bound after which the launch goes on
 //  ungated.
-//  4. A gate that stands open for a fault or a wait past its bound is closed again by the watcher:
+//  4. Without the turn only small pieces of compute are launched (inference/small_pieces.hpp), and
+//  each leaves an event.
+//  5. A gate that stands open for a fault or a wait past its bound is closed again by the watcher:
 //  once the client has joined the device anew, or after a pause.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 
 #include <pthread.h>
 
 #include "arbiter/client.hpp"
 #include "shim/driver_events.hpp"
+#include "shim/driver_words.hpp"
+#include "shim/gate/epochs.hpp"
 #include "shim/gate/traffic.hpp"
 #include "shim/inference/hand_over.hpp"
 #include "shim/inference/pace.hpp"
+#include "shim/inference/small_pieces.hpp"
 #include "shim/inference/windows.hpp"
 
 namespace crossover {
@@ -85,13 +92,23 @@ class DeviceGate {
     void follow_silence(std::uint64_t now) noexcept;
     void follow_graph() noexcept;
     bool give_back(std::uint64_t launches_seen) noexcept;
+    void tell_least_window(std::uint64_t now) noexcept;
+    void open_stream_gate() noexcept;
+    void end_stream_gate() noexcept;
+    void follow_stream_gate(std::uint64_t now) noexcept;
+    bool release_unless_changed(std::uint64_t epochs) noexcept;
     void went_on_after_silence(std::uint64_t now) noexcept;
     std::uint64_t least_window_ns() const noexcept {
         return hand_over_.least_window_ns(options_.min_window_us * 1000);
     }
+    // What costs the job that has the turn no more than handing it over would.
+    std::uint64_t small_piece_ns() const noexcept {
+        return std::min(least_window_ns(), SmallPieces::kLongestNs);
+    }
 
     // Launching threads.
     bool may_launch(Stream& stream, std::uint64_t& crossing) noexcept;
+    bool passes(Stream& stream) noexcept;
     void wait_to_enter(Stream& stream, std::uint64_t crossing) noexcept;
     void begin_turn() noexcept;
     bool begin_use() noexcept;
@@ -99,13 +116,31 @@ class DeviceGate {
     void wait_for_collective(Stream& stream, std::uint64_t number, std::uint64_t deadline,
                              std::uint32_t let_gos) noexcept;
     void wait_for_turn(std::uint64_t deadline) noexcept;
+    std::uint64_t wait_bound_ns() const noexcept;
     void measure_grant(std::uint64_t waited_since) noexcept;
-    void report_stall(std::uint64_t since_ns) noexcept;
+    void stalled(std::uint64_t since_ns, const char* place) noexcept;
+    void report_stall(std::uint64_t since_ns, const char* place) noexcept;
     void wake_watcher() noexcept;
     void let_waiting_pass() noexcept;
     bool gated() const noexcept {
         return ungated_.load(std::memory_order_acquire) == 0 && !quiet();
     }
+
+    // The gate in the GPU's queues (turnkeeper.cpp).
+    bool may_wait_on_gpu(const Stream& stream) const noexcept;
+    bool waits_on_gpu(const Stream& stream) const noexcept;
+    bool crosses_on_gpu(const Stream& stream, std::uint64_t crossing) const noexcept;
+    bool wait_on_gpu(Stream& stream, std::uint64_t crossing) noexcept;
+    bool put_wait(Stream& stream, Epochs::Epoch epoch) noexcept;
+    void wake_keeper() noexcept;
+    void follow_reasons() noexcept;
+    static void* keeper_main(void* self) noexcept;
+    void keep() noexcept;
+    bool awaited(Epochs::Epoch epoch) const noexcept;
+    bool await_stream(Epochs::Epoch epoch) noexcept;
+    void await_turn(Epochs::Epoch epoch) noexcept;
+    bool let_through_with_turn(Epochs::Epoch epoch) noexcept;
+    void let_through(Epochs::Epoch epoch) noexcept;
 
     // Why the gate stands open.
     enum Reason : std::uint32_t {
@@ -122,6 +157,7 @@ class DeviceGate {
 
     DriverEvents events_;
     WindowInference inference_;
+    SmallPieces pieces_{inference_};
     const DeviceUuid device_;
     const std::uint32_t ordinal_;
     void* const context_;
@@ -148,6 +184,21 @@ class DeviceGate {
     std::atomic<std::uint32_t> let_gos_{0};            // who waits when one comes passes
     std::atomic<bool> watcher_sleeps_{false};
 
+    // The gate in the GPU's queues.
+    std::atomic<bool> streams_wait_{false};  // it is there
+    std::mutex turn_mutex_;                  // changes of epochs_, and of the turn against them
+    Epochs epochs_;
+    DriverWords words_;
+    std::atomic<std::uint32_t> words_used_{0};
+    std::atomic<std::uint64_t> epoch_since_{0};     // of the pending one
+    std::atomic<std::uint64_t> epoch_crossing_{0};  // collective that it waits for, 0: none
+    std::atomic<Epochs::Epoch> epoch_forced_{0};    // not to be waited for on the GPU
+    std::atomic<std::uint32_t> keeper_word_{0};     // futex of the turnkeeper
+    std::atomic<std::uint64_t> let_through_at_{0};  // 0: seen by the watcher
+    pthread_t keeper_{};                            // this and what follows: of the watcher
+    bool keeper_started_ = false;
+    bool streams_tried_ = false;
+
     HandOver hand_over_;
     // When a thread first waited since a silence let the turn go; 0: not yet.
     std::atomic<std::uint64_t> came_back_at_{0};
@@ -159,6 +210,7 @@ class DeviceGate {
     std::uint64_t stall_ended_at_ = 0;
     std::uint32_t joined_ = 1;  // segments of the client that were told of
     bool fault_told_ = false;
+    std::uint64_t least_told_ns_ = 0;
     std::uint64_t launches_seen_ = 0;
     std::uint64_t silent_since_ = 0;  // last seen launch
     std::uint64_t drained_since_ =

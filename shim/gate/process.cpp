@@ -9,12 +9,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <mutex>
 #include <new>
 
 #include "arbiter/futex.hpp"
 #include "arbiter/job_identity.hpp"
 #include "arbiter/options.hpp"
+#include "arbiter/segment.hpp"
 #include "shim/blind_spots.hpp"
 #include "shim/gate/driver_device.hpp"
 #include "shim/gate/process_state.hpp"
@@ -92,6 +94,16 @@ Process::Process() {
     std::atexit(&at_exit_begins);
 }
 
+// Without memory for it the process goes on ungated: its launches need no attention then, and a
+// later call that comes by here tries again.
+static Process* make_process() noexcept {
+    try {
+        return new (std::nothrow) Process();
+    } catch (const std::exception&) {
+        return nullptr;
+    }
+}
+
 Process* process() noexcept {
     Process* made = process_now.load(std::memory_order_acquire);
     if (made == nullptr && !in_forked_child.load(std::memory_order_relaxed)) {
@@ -99,9 +111,9 @@ Process* process() noexcept {
         const std::lock_guard<std::mutex> guard(making);
         made = process_now.load(std::memory_order_acquire);
         if (made == nullptr) {
-            made = new (std::nothrow) Process();
+            made = make_process();
             process_now.store(made, std::memory_order_release);
-            if (made != nullptr && made->passing.load(std::memory_order_relaxed)) {
+            if (made == nullptr || made->passing.load(std::memory_order_relaxed)) {
                 attention_word.store(0, std::memory_order_release);
             }
         }
@@ -127,6 +139,27 @@ DeviceGate* Process::gate_of_context(void* context) noexcept {
     return found != nullptr ? found : attach(context);
 }
 
+// Names the folder where that is what was refused, and what is wrong with it.
+static void report_refusal(const Options& options, std::uint32_t ordinal, Status status) noexcept {
+    const char* reason = status_text(status);
+    Folder folder;
+    switch (status) {
+        case Status::kNotFound:
+            reason = "its parent folder does not exist";
+            [[fallthrough]];
+        case Status::kForeign:
+        case Status::kAccess:
+        case Status::kNoSpace:
+            static_cast<void>(choose_folder(options.dir, false, folder));
+            break;
+        default:
+            break;
+    }
+    log_line(LogLevel::kFault,
+             "cannot join the jobs of device %u: %s%s%s; this process goes on ungated", ordinal,
+             folder.path, folder.path[0] == '\0' ? "" : ": ", reason);
+}
+
 DeviceGate* Process::attach(void* context) noexcept {
     const std::lock_guard<std::mutex> guard(mutex);
     DeviceGate* found = nullptr;
@@ -148,9 +181,7 @@ DeviceGate* Process::attach(void* context) noexcept {
     std::unique_ptr<DeviceGate> gate =
         DeviceGate::start(device, ordinal, context, job, options, status);
     if (gate == nullptr) {
-        log_line(LogLevel::kFault,
-                 "cannot join the jobs of device %u: %s; this process goes on ungated", ordinal,
-                 status_text(status));
+        report_refusal(options, ordinal, status);
         pass_for_good(*this);
         return nullptr;
     }

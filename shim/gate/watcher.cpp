@@ -75,6 +75,7 @@ void DeviceGate::watch() noexcept {
         seen = client_->sleep(seen, until);
         watcher_sleeps_.store(false, std::memory_order_seq_cst);
     }
+    end_stream_gate();
     client_->release();
     // Threads that came before `stopping_` was set may still use the client. One that does not
     // leave in time keeps it alive: the end of this thread then tells the others that the client is
@@ -98,14 +99,18 @@ std::uint64_t DeviceGate::watch_once(std::uint64_t now) noexcept {
     if (quiet()) {
         return kLongSleepNs;
     }
+    follow_stream_gate(now);
     const std::uint64_t launches = traffic_.sum().launches;
     if (launches != launches_seen_) {
         launches_seen_ = launches;
         silent_since_ = changed_at_ = now;
         idle_reported_ = false;
         went_on_after_silence(now);
-        turn_began_ = turn_began_ == 0 ? now : turn_began_;
+        if (turn_began_ == 0 && (observe_ || !gated() || client_->holding())) {
+            turn_began_ = now;
+        }
     }
+    pieces_.watch(now, small_piece_ns());
     follow_collectives(now);
     const std::uint64_t in_flight = inference_.newest_in_flight();
     if (in_flight != 0 && now - silent_since_ >= kMarkAfterNs) {
@@ -188,6 +193,9 @@ std::uint64_t DeviceGate::poll_pause(std::uint64_t now) noexcept {
 
 void DeviceGate::update_quiet() noexcept {
     const bool alone = !observe_ && !client_->contended();
+    if (!alone) {
+        open_stream_gate();
+    }
     if (alone == quiet()) {
         return;
     }
@@ -227,9 +235,12 @@ void DeviceGate::follow_window(std::uint64_t now, std::uint64_t in_flight) noexc
     // A job that is only observed launches on behind its collectives: its window lasts while all of
     // that stands still. With turns, a launch ends it.
     const std::uint64_t behind = observe_ ? inference_.stands_behind() : 0;
-    if (window_number_ != 0 && (observe_ ? behind == 0
-                                         : in_flight == 0 || launches_seen_ != window_launches_ ||
-                                               inference_.computing_graph_in_flight())) {
+    // What waits on the GPU is launched while the window is open, later collectives with it.
+    const bool ahead = epochs_.pending() != 0;
+    const bool over = ahead ? inference_.finished(window_number_)
+                            : in_flight == 0 || launches_seen_ != window_launches_ ||
+                                  inference_.computing_graph_in_flight();
+    if (window_number_ != 0 && (observe_ ? behind == 0 : over)) {
         client_->record(EventKind::kWindowClose, now - window_since_, now);
         window_number_ = 0;
         changed_at_ = now;
@@ -251,6 +262,9 @@ void DeviceGate::follow_window(std::uint64_t now, std::uint64_t in_flight) noexc
         return;
     }
     if (window_number_ == 0) {
+        if (ahead) {
+            return;
+        }
         if (observe_ ? behind == 0 : traffic_.sum().launching != 0 || !inference_.drained()) {
             not_drained_at_ = now;
             return;
@@ -275,6 +289,7 @@ void DeviceGate::follow_window(std::uint64_t now, std::uint64_t in_flight) noexc
             turn_length_.learn(now - turn_began_);
             turn_began_ = 0;
         }
+        tell_least_window(now);
         client_->record(EventKind::kWindowOpen, in_flight, now);
         client_->set_phase(ClientPhase::kCommunicating, now);
         client_->count_window();
@@ -286,6 +301,16 @@ void DeviceGate::follow_window(std::uint64_t now, std::uint64_t in_flight) noexc
         if (pays) {
             give_back(window_launches_);
         }
+    }
+}
+
+// Whoever judges the windows from the events has to know which were worth a turn.
+void DeviceGate::tell_least_window(std::uint64_t now) noexcept {
+    const std::uint64_t least = least_window_ns();
+    const auto [less, more] = std::minmax(least, least_told_ns_);
+    if (more - less > more / 8) {
+        least_told_ns_ = least;
+        client_->record(EventKind::kLeastWindow, least, now);
     }
 }
 
@@ -348,11 +373,18 @@ void DeviceGate::follow_silence(std::uint64_t now) noexcept {
 // Invariant 1 of the gate: nobody is inside, nothing came since the look that called for it, all
 // has drained.
 bool DeviceGate::give_back(std::uint64_t launches_seen) noexcept {
-    const bool safe = traffic_.close(launches_seen) && inference_.drained();
-    if (safe) {
-        client_->release();
-    }
+    const std::uint64_t epochs = epochs_.snapshot();
+    const bool safe =
+        traffic_.close(launches_seen) && inference_.drained() && release_unless_changed(epochs);
     traffic_.open();
+    if (safe) {
+        pieces_.stop();
+        if (streams_wait_.load(std::memory_order_acquire)) {
+            // Threads at a crossing may go on: their streams wait from here on.
+            collectives_ended_.fetch_add(1, std::memory_order_acq_rel);
+            futex_wake_all(collectives_ended_);
+        }
+    }
     return safe;
 }
 

@@ -110,7 +110,10 @@ bool WindowInference::crossing_pays(Stream& stream, std::uint64_t number,
     if (collective.number.load(std::memory_order_relaxed) == number) {
         // A place in the iteration that is new (the first iteration that is followed, a changed
         // order) takes the word of the same collective elsewhere.
-        auto expected = crossings_.predict(collective.crossing_signature);
+        auto expected = contexts_.predict(collective.context_signature);
+        if (!expected) {
+            expected = crossings_.predict(collective.crossing_signature);
+        }
         if (!expected) {
             expected = windows_.predict(collective.window_signature);
         }
@@ -165,8 +168,12 @@ std::uint64_t WindowInference::before_collective(Stream& stream, const Collectiv
     std::uint64_t signature = mix_signature(call.communicator, call.bytes);
     signature = mix_signature(signature, call.operation);
     signature = mix_signature(signature, computes ? 1 : 0);
+    std::copy_backward(recent_.begin(), recent_.end() - 1, recent_.end());
+    recent_.front() = signature;
+    compute_before_newest_ = compute_launches();
     collective.window_signature = mix_signature(signature, 1);
     collective.crossing_signature = mix_signature(signature, 2 + position_);
+    collective.context_signature = mix_signature(context(), 2 + position_);
     ++position_;
     collective.stream = stream.handle;
     collective.computes = computes;
@@ -287,6 +294,7 @@ std::optional<FinishedCollective> WindowInference::poll_finished() noexcept {
             // What comes behind a graph that also computes waits for its end, however much of it
             // was communication.
             const std::uint64_t waited = collective.computes ? done.running_ns : done.exposed_ns;
+            contexts_.learn(collective.context_signature, waited);
             crossings_.learn(collective.crossing_signature, waited);
             if (waited != 0) {
                 windows_.learn(collective.window_signature, waited);

@@ -78,12 +78,36 @@ struct alignas(64) Stream {
     bool joined_compute = false;  // has waited for another stream's compute
     bool alive = false;
     std::uint64_t thread = 0;  // kPerThread: its thread
+    // The gate's (gate/turnkeeper.cpp): the newest epoch that what is launched on it waits for, and
+    // the word that is its own.
+    std::atomic<std::uint32_t> epoch{0};
+    std::atomic<std::uint32_t> word{0};
 };
 
 struct CollectiveCall {
     std::uint64_t communicator = 0;  // any stable number of it, 0 unknown
     std::uint64_t bytes = 0;         // 0 unknown
     std::uint64_t operation = 0;     // any stable number of its kind
+};
+
+inline constexpr std::size_t kMaxMarkers = 8;  // streams with compute that are told apart
+
+// A piece of compute, from one launch to another. Of WindowInference alone.
+struct PieceMarks {
+    GpuEvent begin = nullptr;
+    std::array<Marker*, kMaxMarkers> ends{};
+};
+
+enum class PieceState : std::uint32_t {
+    kWaits,  // its first launch has not begun: it stands behind a collective
+    kRuns,
+    kOver,
+    kUnknown,  // cannot be measured
+};
+
+struct PieceProgress {
+    PieceState state = PieceState::kUnknown;
+    std::uint64_t ns = 0;  // kOver: how long it took
 };
 
 struct FinishedCollective {
@@ -121,6 +145,11 @@ class WindowInference {
         }
         return newest <= stream.passed.load(std::memory_order_relaxed) || finished(newest) ? 0
                                                                                            : newest;
+    }
+    // A launch on the stream would be the first behind its newest collective, finished or not. To
+    // be asked before unfinished_behind().
+    bool meets_collective(const Stream& stream) const noexcept {
+        return behind(stream) > stream.crossed.load(std::memory_order_relaxed);
     }
     // The driver has taken a compute launch of the stream. To be called before the launching thread
     // is counted out of the gate's traffic.
@@ -182,6 +211,17 @@ class WindowInference {
     // How long a window that is open now is expected to last in all, for this collective, or the
     // newest one in flight.
     std::optional<std::uint64_t> expected_window_ns(std::uint64_t number = 0) noexcept;
+    // --- pieces of compute (small_pieces.hpp, which has one thread at a time call these)
+    // Where the iteration stands: the newest collectives and the launches since, as one number.
+    std::uint64_t place() noexcept;
+    // Around a piece: marks its beginning on the stream, and its end on all with compute. False:
+    // what could not be marked is not measured. The marks are the caller's to keep, and to give
+    // again.
+    bool piece_begins(PieceMarks& marks, Stream& stream) noexcept;
+    bool piece_ended(PieceMarks& marks) noexcept;
+    // From the one to the other. Asks the GPU.
+    PieceProgress piece(PieceMarks& marks) noexcept;
+
     // Between the two no event of ours is recorded; the caller does no other call in between.
     void hold_records() noexcept { mutex_.lock(); }
     void allow_records() noexcept { mutex_.unlock(); }
@@ -190,7 +230,6 @@ class WindowInference {
 
   private:
     enum class State : std::uint32_t { kFree, kSubmitting, kInFlight, kFinished };
-    static constexpr std::size_t kMaxMarkers = 8;
     struct Collective {
         std::atomic<std::uint64_t> number{0};
         std::atomic<State> state{State::kFree};
@@ -198,6 +237,7 @@ class WindowInference {
         bool computes = false;
         GpuEvent begin = nullptr;
         GpuEvent end = nullptr;
+        std::uint64_t context_signature = 0;
         std::uint64_t crossing_signature = 0;
         std::uint64_t window_signature = 0;
         // The last markers of the job's compute as the collective saw them, with the stream of
@@ -217,6 +257,7 @@ class WindowInference {
     };
     static constexpr std::size_t kCollectives = 256;
     static constexpr std::size_t kSpareEvents = 64;
+    static constexpr std::size_t kContext = 4;  // collectives that tell a place in the iteration
 
     // With CUDA's implicit order: the legacy default stream stands behind all blocking streams, and
     // they behind it.
@@ -246,6 +287,9 @@ class WindowInference {
     void retire(Collective& collective) noexcept;
     void note_crossing(Stream& stream, std::uint64_t number) noexcept;
     void update_in_flight() noexcept;
+    std::uint64_t context() const noexcept;
+    std::uint64_t compute_launches() const noexcept;
+    void drop_piece(PieceMarks& marks) noexcept;
     std::uint64_t measure_exposed(Collective& collective, std::uint64_t running_ns) noexcept;
     bool marker_done(Marker& marker) noexcept;
     GpuEvent take_event() noexcept;
@@ -270,11 +314,17 @@ class WindowInference {
     std::vector<GpuEvent> spare_events_;
     std::vector<std::unique_ptr<Marker>> markers_;
     std::vector<Marker*> spare_markers_;
-    WindowHistory crossings_;  // by place in the iteration: windows that may be of length 0
-    WindowHistory windows_;    // by communicator and size: windows that did open
+    // By place in the iteration, windows that may be of length 0: by the collectives before, and by
+    // how many came since the last crossing.
+    WindowHistory contexts_;
+    WindowHistory crossings_;
+    WindowHistory windows_;  // by communicator and size: windows that did open
     std::uint64_t next_number_ = 1;
     std::uint64_t oldest_in_flight_ = 1;  // no collective below it is in flight
     std::uint64_t position_ = 0;          // collectives since the last crossing
+    std::array<std::uint64_t, kContext>
+        recent_{};                             // what the newest collectives were, newest first
+    std::uint64_t compute_before_newest_ = 0;  // launches
 };
 
 // A number of the calling thread that no other live thread of the process has.

@@ -19,6 +19,9 @@ HEARING_NS = 500 * MS
 # How long jobs may take to find out about an attack on their file and to meet in the next one: after fault upon fault a
 # job pauses for up to a minute, and one that is alone sleeps for as long before it misses its file's name.
 REJOIN_NS = 65_000 * MS
+# What a piece of compute that passed without a turn may take (SmallPieces::kLongestNs), beside another job's compute,
+# by which it takes twice as long.
+SMALL_NS = 2 * MS
 # The recorder finds out that events were lost a little after they were.
 LATE_RECORD_NS = 100 * MS
 
@@ -27,6 +30,8 @@ EXCUSES = {
     "memory": "a short kernel before a process's first longer one: filled memory, which is never held",
     "lease tail": "submitted under a turn that its lease ended; what was submitted runs on",
     "under way": "the one launch that had passed the gate when the lease ended its turn",
+    "small piece": "passed without a turn, said so, and took no longer than handing the turn over",
+    "long piece": "passed as a small piece and turned out long, the one before it having been short",
     "clock": "given back at the end of its compute, within the precision of the device's notices",
     "alone": "submitted while no other job was there",
     "told late": "submitted before the job could hear that another had come",
@@ -68,6 +73,7 @@ class Segment:
     turns: list = field(default_factory=list)
     attached: list = field(default_factory=list)  # [key, pid, from, to]
     waits: list = field(default_factory=list)  # [key, from, to]
+    passed: list = field(default_factory=list)  # (key, at) of small pieces without a turn
     lost: list = field(default_factory=list)
     closed: int = NEVER
     double: int = 0  # grants while another job had the turn
@@ -106,6 +112,8 @@ def read_ring(lines):
             place = clients.pop((number, row["client"]), None)
             if place:
                 place[3] = at
+        elif kind == "passed":
+            segment.passed.append((row["key"], at))
         elif kind == "wait":
             waiting[number, row["key"]] = wait = [row["key"], at, NEVER]
             segment.waits.append(wait)
@@ -160,21 +168,45 @@ class DeviceHistory:
         self.attacks = attacks  # ns
         self.turns = defaultdict(list)  # subject name: [(start, end, how, stamp)]
         self.present = defaultdict(list)
+        self.passed = defaultdict(list)  # subject name: [at]
         self.lost = sorted(at for segment in segments for at in segment.lost)
         for segment in segments:
             for turn in segment.turns:
                 if owner := owners.by_key.get(turn.key):
                     self.turns[owner.name].append((turn.start, min(turn.end, segment.closed), turn.how))
+            for key, at in segment.passed:
+                if owner := owners.by_key.get(key):
+                    self.passed[owner.name].append(at)
             for key, _, start, end in segment.attached:
                 if owner := owners.by_key.get(key):
                     self.present[owner.name].append((start, min(end, segment.closed), segment))
         for rows in (*self.turns.values(), *self.present.values()):
             rows.sort(key=lambda row: row[:2])
+        for rows in self.passed.values():
+            rows.sort()
+        self.small_ns = Counter()  # (subject name, at): what has been seen of that piece
         self.starts = {name: [row[0] for row in rows] for name, rows in self.turns.items()}
 
     def last_turn(self, name, at):
         """The newest turn of a job that began before `at`, or None."""
         index = bisect_right(self.starts.get(name, ()), at + CLOCK_NS)
+        return self.turns[name][index - 1] if index else None
+
+    def small_piece(self, name, turn, submitted, length_ns):
+        """Why a kernel that was submitted after the job's turn `turn` may have passed without one, or None."""
+        rows = self.passed.get(name, ())
+        index = bisect_right(rows, submitted + CLOCK_NS) - 1
+        if index < 0 or turn and rows[index] < turn[0]:
+            return None
+        self.small_ns[name, rows[index]] += length_ns
+        if self.small_ns[name, rows[index]] <= SMALL_NS:
+            return "small piece"
+        before = self.small_ns[name, rows[index - 1]] if index else 0
+        return "long piece" if before <= SMALL_NS else None
+
+    def turn_before(self, name, at):
+        """As last_turn(), to the nanosecond."""
+        index = bisect_right(self.starts.get(name, ()), at)
         return self.turns[name][index - 1] if index else None
 
     def others(self, name, at):
@@ -207,10 +239,14 @@ def stopped_within(subject, start, end):
     return total
 
 
-def classify(history, subject, submitted, end, under_way):
-    """[(from when, why)] of one kernel: the first entry from its start on. `under_way`: a set kept by the caller."""
+def classify(history, subject, submitted, start, end, under_way):
+    """[(from when, why)] of one kernel: the first entry from its start on. `under_way`: a set kept by the caller.
+    Kernels are to come in the order of their submission."""
     name = subject.name
     turn = history.last_turn(name, submitted)
+    if turn and turn[0] > submitted:  # just before it
+        if small := history.small_piece(name, history.turn_before(name, submitted), submitted, end - start):
+            return [(0, small)]
     if turn and submitted <= turn[1] + (CLOCK_NS if turn[2] == "expire" else 0):
         rest = {"expire": "lease tail", "lost": "unclear", "damaged": "file attacked", "reap": "lease tail",
                 "granted over": "NO TURN", "open": "own turn"}.get(turn[2])
@@ -219,6 +255,8 @@ def classify(history, subject, submitted, end, under_way):
         if rest in BROKEN and history.attacked(subject, end):
             rest = "file attacked"
         return [(0, "own turn"), (turn[1], rest)]
+    if small := history.small_piece(name, turn, submitted, end - start):
+        return [(0, small)]
     if history.attacked(subject, submitted):
         return [(0, "file attacked")]
     if subject.ungated:
@@ -347,7 +385,7 @@ def judge(subjects, segments, names, compute, attacks):
         if end - start > MEMORY_NS:
             launched.add(process)
         if process in launched:
-            parts = classify(found[device], subject, submitted, end, under_way[device])
+            parts = classify(found[device], subject, submitted, start, end, under_way[device])
         else:
             parts = [(0, "memory")]
         for index, (since, why) in enumerate(parts):

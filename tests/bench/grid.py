@@ -21,7 +21,8 @@ from grid_cells import LINK_GBPS, all_cells
 from heat_map import heat_map
 from intervals import read_truth
 from job import Job, JobError, Workload
-from machine import REPOSITORY, Build, MachineError, Parser, VirtualMachine, at_least, fail
+from machine import (REPOSITORY, Build, MachineError, Parser, VirtualMachine, at_least, fail, node_environment,
+                     node_prefix)
 from markers import replace_between
 from together import Start, measured_phases, run_together, shared_window
 from windows import read_operations, true_windows
@@ -69,12 +70,12 @@ class Grid:
     def machine(self, cell, sharing, label):
         options = ["--devices", cell.devices * cell.nodes, "--sharing", sharing, "--link-gbps", LINK_GBPS]
         options += ["--shared-link"] if cell.shared_link else []
+        options += ["--nodes", cell.nodes] if cell.nodes > 1 else []
         return VirtualMachine(self.build, options, self.keep and self.keep / cell.name / label)
 
     @staticmethod
     def rank_environment(cell, machine):
-        """Nodes are ranges of the machine's devices that share no folder; two ranks of a job on one device name two
-        hosts."""
+        """On several machines each rank gets what its machine has; two ranks of a job on one device name two hosts."""
 
         def of(_, rank):
             node, local = divmod(rank, cell.devices * cell.ranks_a_device)
@@ -82,14 +83,16 @@ class Grid:
             if cell.ranks_a_device > 1:
                 own["NCCL_HOSTID"] = f"rank{rank}"
             if cell.nodes > 1:
-                folder = machine.home / f"crossover-node{node}"
-                folder.mkdir(mode=0o700, exist_ok=True)
-                first = node * cell.devices
-                own |= {"CUDA_VISIBLE_DEVICES": ",".join(str(first + k) for k in range(cell.devices)),
-                        "CROSSOVER_DIR": str(folder), "NCCL_HOSTID": f"node{node}"}
+                own |= node_environment(machine, node, cell.devices)
             return own
 
         return of
+
+    @staticmethod
+    def rank_prefix(cell):
+        if cell.nodes == 1:
+            return None
+        return lambda _, rank: node_prefix(rank // (cell.devices * cell.ranks_a_device))
 
     def calibrate(self, most_tries=8):
         """How much work is a millisecond: the virtual GPU's for all programs, so they need not find out each by itself.
@@ -110,7 +113,8 @@ class Grid:
             with self.machine(cell, "mps", f"alone-{number + 1}") as machine:
                 ranks = self.rank_environment(cell, machine)
                 with HostLoad() as load, Job(f"job{number + 1}", self.program(job), workload, machine.environment(),
-                                             machine.folder, rank_environment=ranks) as started:
+                                             machine.folder, rank_environment=ranks,
+                                             rank_prefix=self.rank_prefix(cell)) as started:
                     result = started.wait(LIMIT_S)
                 phases = measured_phases(machine, result)
                 course = self.course(machine, job, result)
@@ -134,7 +138,8 @@ class Grid:
         with self.machine(cell, sharing, label) as machine:
             with HostLoad() as load:
                 results = run_together(machine, starts, 0.6 + 0.1 * processes, LIMIT_S, preload,
-                                       rank_environment=self.rank_environment(cell, machine))
+                                       rank_environment=self.rank_environment(cell, machine),
+                                       rank_prefix=self.rank_prefix(cell))
             machine.stop()
             window = shared_window(results)
             parts = figures.computing_parts(read_truth(machine.truth), [r.pids for r in results], window,

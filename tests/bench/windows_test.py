@@ -125,6 +125,16 @@ class Judging(unittest.TestCase):
         self.assertEqual((found.given_back, found.short_given), (1, 1))
         self.assertEqual((found.recall, found.precision), (1.0, 1.0), "being right about a short one costs nothing")
 
+    def test_what_is_worth_a_turn_is_what_the_library_went_by(self):
+        rows = [*self.TWO, communicate(130, 132), compute(132, 140), communicate(140, 142), compute(142, 150)]
+        events = Events(windows((40, 60), (100, 120)), [], [(135 * MS, 3 * MS), (90 * MS, MS)])
+        events.least.sort()
+        found = judge(true_windows(rows), events, SPAN, LEAST)
+        self.assertEqual((found.true_windows, found.short_windows), (3, 1), "2 ms: worth it at 130, too short at 140")
+        self.assertEqual(found.missed, 1)
+        low = Events(events.windows, [], [(0, 1)])
+        self.assertEqual(judge(true_windows(rows), low, SPAN, 2 * MS + 1).short_windows, 2, "the option is the least")
+
     def test_time_is_cut_to_the_span_and_windows_at_its_edges_are_not_counted(self):
         found = judged(self.TWO, [(40, 60), (101, 120)], span=(50 * MS, 130 * MS))
         self.assertEqual((found.true_windows, found.true_ns), (1, 30 * MS))
@@ -155,11 +165,13 @@ class Reading(unittest.TestCase):
 
     def test_windows_of_each_client(self):
         lines = [self.event("attach", 1), self.event("window_open", 10), self.event("window_open", 15, pid=8),
+                 self.event("least_window", 12, pid=8, value=450_000),
                  self.event("window_close", 20), self.event("release", 21), self.event("window_open", 30),
                  self.event("detach", 40), self.event("compute", 50, pid=8)]
         clients, lost = read_events(lines)
         self.assertEqual(clients[0, 7].windows, [(10, 20), (30, 40)])
         self.assertEqual(clients[0, 7].given, [21])
+        self.assertEqual(clients[0, 8].least, [(12, 450_000)])
         self.assertEqual(clients[0, 8].windows, [(15, 50)], "one that was open at the end ends with the last event")
         self.assertEqual(lost, [])
 
@@ -207,7 +219,9 @@ class Run(unittest.TestCase):
             self.assertGreater(row[side]["inferred"], 0, row)
         self.assertGreater(row["solo"]["call_us_bare"], 0)
         self.assertGreater(row["solo"]["call_us_preloaded"], 0)
-        self.assertEqual(done.stdout.count(f"| {name} |"), 3)
+        self.assertGreater(row["solo"]["calls"], 20)
+        self.assertIsNone(row["solo"]["call_added_us"], "one round shows nothing")
+        self.assertEqual(done.stdout.count(f"| {name} |"), 4)
 
 
 if __name__ == "__main__":

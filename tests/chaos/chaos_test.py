@@ -126,6 +126,30 @@ class JudgeTest(unittest.TestCase):
         verdict = scene.kernel("a", 25, 25, 28).kernel("a", 29, 29, 30).judge()
         self.assertEqual(len(verdict.broken), 1)
 
+    def test_a_small_piece_passes_where_it_says_so(self):
+        def scene():
+            return Scene().turn("a", 2000, 2020).kernel("a", 2001, 2001, 2019)
+        self.excused(scene().event(2005, "passed", "b").kernel("b", 2005, 2006, 2007).judge(), "small piece", 1)
+        self.assertEqual(len(scene().kernel("b", 2005, 2006, 2007).judge().broken), 1, "without saying so")
+        other = scene().event(2005, "passed", "a").kernel("b", 2005, 2006, 2007)
+        self.assertEqual(len(other.judge().broken), 1, "another job's word")
+        old = scene().event(1000, "passed", "b").turn("b", 1100, 1200).kernel("b", 2005, 2006, 2007)
+        self.assertEqual(len(old.judge().broken), 1, "of before its last turn")
+        soon = scene().event(2005, "passed", "b").kernel("b", 2005, 2006, 2007).event(2005.5, "grant", "b")
+        self.excused(soon.judge(), "small piece", 1)
+        pieces = scene().event(2005, "passed", "b")
+        for at in range(3):
+            pieces.kernel("b", 2005 + 0.1 * at, 2006 + at, 2007 + at)
+        verdict = pieces.judge()
+        self.assertEqual(set(verdict.excused), {"small piece", "long piece"}, "all of a piece counts")
+
+    def test_a_small_piece_may_turn_out_long_once_and_not_twice(self):
+        scene = Scene().turn("a", 2000, 2100).kernel("a", 2001, 2001, 2099)
+        scene.event(2005, "passed", "b").kernel("b", 2005, 2005, 2015)
+        self.excused(scene.judge(), "long piece", 10)
+        verdict = scene.event(2020, "passed", "b").kernel("b", 2020, 2020, 2030).judge()
+        self.assertEqual(len(verdict.broken), 1)
+
     def test_hearing_of_another_takes_a_while_and_no_longer(self):
         def scene(at):
             made = Scene(attached=("a",)).event(100, "attach", "b").event(101, "grant", "b")

@@ -35,6 +35,15 @@ class EndToEnd(unittest.TestCase):
         for part in ("before", "during", "after"):
             self.assertLess(found[part], 0.25, part)
 
+    def test_small_pieces_pass_and_nothing_else_does(self):
+        for pattern in ("fsdp", "tensor_parallel"):
+            found = scenarios.patterns_in_turns(self.bench.build, pattern)
+            for result in found["results"]:
+                self.assertEqual(result.losses, found["alone"].losses, pattern)
+            self.assertEqual(found["verdict"].broken, [], pattern)
+            self.assertGreater(found["verdict"].kernels, 100, pattern)
+            self.assertGreater(found["passed"], 0, pattern)
+
     def test_a_job_killed_in_its_turn_does_not_hold_the_other(self):
         found = scenarios.kill_holder(self.bench)
         self.same_losses(found["survivor"])

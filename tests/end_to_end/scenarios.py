@@ -8,14 +8,18 @@ import statistics
 import subprocess
 import sys
 import time
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "lib"))
+sys.path[:0] = [str(Path(__file__).resolve().parents[2] / folder) for folder in ("scripts/lib", "tests/bench")]
 
+import chaos_judge
+from chaos_judge import Subject
 from intervals import clip, length, phases, read_truth, union
 from job import Job, JobError, Workload
 from machine import VirtualMachine, monotonic_ns
+from windows import communication_streams, read_operations
 
 LIMIT_S = 120
 OPTIONS = ["--devices", 2, "--link-gbps", 0.1]
@@ -139,6 +143,59 @@ def kill_holder(bench):
     return {"survivor": survivor, "killed": victim.name,
             "usual_gap_ms": longest_gap_ms(lanes, survivor.pids, (survivor.window[0], killed_at)),
             "gap_ms": longest_gap_ms(lanes, survivor.pids, (killed_at, survivor.window[1]))}
+
+
+def patterns_in_turns(build, pattern, compute_ms=20, iterations=30):
+    """Two jobs of a way of training (tests/workloads/patterns) in turns. {alone, results, verdict, passed}: what the judge
+    of turns says of all compute (tests/bench/chaos_judge.py), and how many small pieces passed without a turn."""
+    program = build.folder / "tests" / "workloads" / "patterns" / "patterns"
+    workload = Workload(compute_ms, 0.25, iterations, extra=("--pattern", pattern))
+    with VirtualMachine(build, OPTIONS) as machine:
+        with Job("alone", program, workload, machine.environment(), machine.folder) as job:
+            alone = job.wait(LIMIT_S)
+    workload = replace(workload, burn_per_ms=alone.burn_per_ms)
+    with VirtualMachine(build, OPTIONS) as machine:
+        with recorded_turns(machine) as lines, ExitStack() as stack:
+            # A start long enough that both have joined before either computes.
+            start_at = monotonic_ns() + 3 * 1_000_000_000
+            jobs = [stack.enter_context(Job(name, program, workload, machine.environment(True, CROSSOVER_JOB=name),
+                                            machine.folder, start_at)) for name in ("A", "B")]
+            results = [job.wait(LIMIT_S) for job in jobs]
+        machine.stop()
+        compute = held_compute(machine.truth)
+    segments, names = chaos_judge.read_ring(lines)
+    subjects = [Subject(r.name, [(pid, 0, chaos_judge.NEVER) for pid in r.pids], (r.name,)) for r in results]
+    verdict = chaos_judge.judge(subjects, segments, names, compute, [])
+    return {"alone": alone, "results": results, "verdict": verdict,
+            "passed": sum(len(segment.passed) for segment in segments.values())}
+
+
+def held_compute(truth):
+    """As chaos_judge.read_compute(), without the kernels of communication streams, which are never held."""
+    beside = {client: communication_streams(rows) for client, rows in read_operations(truth).items()}
+    with open(truth, encoding="utf-8") as log:
+        return chaos_judge.read_compute(line for line in log if not beside_collectives(json.loads(line), beside))
+
+
+def beside_collectives(row, beside):
+    return row["stream"] in beside[row["device"], row["pid"]]
+
+
+@contextmanager
+def recorded_turns(machine):
+    """Gives a list that holds the lines of chaos_recorder at the end."""
+    lines = []
+    with open(machine.folder / "turns.jsonl", "w+", encoding="utf-8") as out:
+        command = [machine.build.folder / "tests" / "chaos" / "chaos_recorder", machine.shared_folder]
+        recorder = subprocess.Popen(command, stdout=out, stdin=subprocess.DEVNULL)
+        try:
+            yield lines
+        finally:
+            recorder.send_signal(signal.SIGTERM)
+            if recorder.wait(60):
+                raise JobError(f"chaos_recorder ended with {recorder.returncode}")
+        out.seek(0)
+        lines.extend(out)
 
 
 def longest_gap_ms(lanes, pids, window):

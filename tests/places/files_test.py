@@ -105,7 +105,8 @@ class Files(unittest.TestCase):
 
     def test_missing_parent(self):
         self.start()
-        self.refused("cannot join", self.folder / "none" / "of" / "these")
+        path = self.folder / "none" / "of" / "these"
+        self.refused(f"{path}: its parent folder does not exist", path)
 
     def test_not_a_folder(self):
         self.start()

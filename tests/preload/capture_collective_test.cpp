@@ -271,7 +271,7 @@ TEST_F(Collectives, AGraphOfBothLetsTheTurnOfEarlierComputeGo) {
     ASSERT_CU(cuCtxSetCurrent(ranks_[0].context));
     EXPECT_CU(add(ranks_[0], ranks_[0].stream));
     EXPECT_CU(cuGraphLaunch(both[0], ranks_[0].stream));
-    EXPECT_GT(turns(), before);
+    await([&] { return turns() > before; });
     // It ends only with its peer's, which is not there yet.
     await([&] { return !own().claims; });
     EXPECT_EQ(cuStreamQuery(ranks_[0].stream), CUDA_ERROR_NOT_READY);

@@ -83,8 +83,8 @@ class Captures : public testing::Test {
         let_peer_hold();
         const std::uint64_t before = turns();
         EXPECT_CU(call());
+        EXPECT_CU(cuCtxSynchronize());  // the GPU may be what waits for the turn
         EXPECT_GT(turns(), before);
-        EXPECT_CU(cuCtxSynchronize());
     }
     int value() {
         int result = -1;

@@ -387,6 +387,9 @@ constexpr Command kCommands[] = {
     {"waits_for_turn", 1, waits_for_turn},
     {"waits_at_crossing", 1, waits_at_crossing},
     {"leaving_threads", 1, leaving_threads},
+    {"queues", 1, queues},
+    {"queues_many", 1, queues_many},
+    {"queues_at_crossing", 1, queues_at_crossing},
 };
 
 }  // namespace

@@ -32,6 +32,11 @@ int snapshot(int, char**);
 // Subcommands: a thread waits for the turn, or at a crossing, and is let through or ended.
 int waits_for_turn(int, char**);
 int waits_at_crossing(int, char**);
+// Subcommands: work is left in the GPU's queue, many launches or across a collective, and is waited
+// for there; what waits is let through or ended.
+int queues(int, char**);
+int queues_many(int, char**);
+int queues_at_crossing(int, char**);
 // Subcommand: threads that end with work on their per-thread default streams.
 int leaving_threads(int, char**);
 

@@ -115,7 +115,8 @@ TEST(Run, ALaterDoubleDashIsTheCommands) {
 
 TEST(Run, SaysOnceThatMpsIsMissing) {
     const Words with{"CUDA_MPS_PIPE_DIRECTORY=/no/such/folder"};
-    const Said said = run_of({"true"}, with);
+    const Words automatic = run_words({"--mps=auto"}, {"true"});
+    const Said said = run_program_of(automatic, with);
     EXPECT_EQ(said.exit_status(), 0);
     EXPECT_TRUE(
         said.err.starts_with("crossover run: going on without MPS (CUDA_MPS_PIPE_DIRECTORY "

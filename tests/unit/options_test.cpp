@@ -47,6 +47,7 @@ TEST_F(OptionsTest, DefaultsStandWhenNothingIsSet) {
     EXPECT_EQ(options_.lease_ms, 0U);
     EXPECT_EQ(options_.weight, 0U);
     EXPECT_EQ(options_.min_window_us, 300U);
+    EXPECT_EQ(options_.gate, static_cast<std::uint32_t>(GateKind::kCpu));
     EXPECT_EQ(options_.idle_grace_us, 5000U);
     EXPECT_EQ(options_.log, 1U);
 }

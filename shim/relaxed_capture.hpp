@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The capture mode under which our own calls to the driver run. Nothing else.
+#pragma once
+
+#include "shim/real_driver.hpp"
+
+namespace crossover {
+
+// While it lives, unsafe calls of this thread are legal during other threads' captures.
+class RelaxedCaptureMode {
+  public:
+    explicit RelaxedCaptureMode(const RealDriver& driver) : driver_(driver) {
+        exchanged_ = driver_.exchange_capture_mode != nullptr &&
+                     driver_.exchange_capture_mode(&mode_) == CUDA_SUCCESS;
+    }
+    ~RelaxedCaptureMode() {
+        if (exchanged_) {
+            driver_.exchange_capture_mode(&mode_);
+        }
+    }
+    RelaxedCaptureMode(const RelaxedCaptureMode&) = delete;
+    RelaxedCaptureMode& operator=(const RelaxedCaptureMode&) = delete;
+
+  private:
+    const RealDriver& driver_;
+    CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+    bool exchanged_ = false;
+};
+
+}  // namespace crossover
