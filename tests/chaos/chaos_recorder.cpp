@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes down, as JSON lines, what the event rings of a folder's segments say: every event once,
-// until it is told to stop. It copies by read(2) and maps nothing, so a file that is cut off or
-// overwritten under it costs it that file and no more. It judges nothing and changes nothing.
+// until it is told to stop. Segments that are files are copied by read(2) and not mapped, so one
+// that is cut off or overwritten costs that file and no more. It judges nothing and changes
+// nothing.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
@@ -20,6 +21,7 @@
 #include "arbiter/futex.hpp"
 #include "arbiter/ring.hpp"
 #include "arbiter/segment.hpp"
+#include "arbiter/segment_memory.hpp"
 
 namespace crossover {
 namespace {
@@ -30,15 +32,18 @@ constexpr std::uint64_t kForgetNs = 20'000'000'000;  // after its name has gone 
 volatile sig_atomic_t stopped = 0;
 void stop(int) { stopped = 1; }
 
-using FileId = std::pair<dev_t, ino_t>;
+// Of a file: device and inode; of memory: 0 and its identity.
+using SourceId = std::pair<std::uint64_t, std::uint64_t>;
 
-// One segment file, by name or no more.
+// One segment, by name or no more.
 class Source {
   public:
-    Source(std::string device, int number, int descriptor)
+    // `descriptor` is this one's now. `memory` is mapped, or the file is the segment.
+    Source(std::string device, int number, int descriptor, MappedSegment memory)
         : device_(std::move(device)),
           number_(number),
           descriptor_(descriptor),
+          memory_(std::move(memory)),
           copy_(std::make_unique<Segment>()),
           last_ns_(monotonic_ns()) {
         line("open", monotonic_ns(), "");
@@ -75,6 +80,10 @@ class Source {
 
     bool read(std::size_t offset, std::size_t bytes) {
         char* const to = reinterpret_cast<char*>(copy_.get()) + offset;
+        if (memory_) {
+            std::memcpy(to, reinterpret_cast<const char*>(memory_.view()) + offset, bytes);
+            return true;
+        }
         return pread(descriptor_, to, bytes, static_cast<off_t>(offset)) ==
                static_cast<ssize_t>(bytes);
     }
@@ -126,6 +135,7 @@ class Source {
     const std::string device_;
     const int number_;
     const int descriptor_;
+    const MappedSegment memory_;
     std::unique_ptr<Segment> copy_;
     std::map<std::uint64_t, int> names_;
     std::uint64_t next_ = 0;
@@ -140,18 +150,27 @@ class Recorder {
 
     void look() {
         Folder folder;
-        std::map<FileId, bool> named;
+        std::map<SourceId, bool> named;
         if (choose_folder(path_, false, folder) == Status::kOk) {
             for (const SegmentFile& file : list_segments(folder)) {
                 const int descriptor = open(file.path.c_str(), O_RDONLY | O_CLOEXEC);
                 struct stat info {};
                 if (descriptor < 0 || fstat(descriptor, &info) != 0) continue;
-                const FileId id{info.st_dev, info.st_ino};
+                Locator locator{};
+                const bool in_memory = read_locator(descriptor, locator);
+                const SourceId id =
+                    in_memory ? SourceId{0, locator.identity} : SourceId{info.st_dev, info.st_ino};
                 named[id] = true;
-                if (!sources_.contains(id) && !finished_.contains(id)) {
+                MappedSegment memory;
+                const bool fresh = !sources_.contains(id) && !finished_.contains(id);
+                const bool there = in_memory ? fresh && open_read_only(folder, file.path.c_str(),
+                                                                       memory) == Status::kOk
+                                             : info.st_size >= static_cast<off_t>(sizeof(Segment));
+                if (fresh && there) {
                     char device[kUuidTextBytes];
                     format_uuid(file.device, device);
-                    sources_.emplace(id, std::make_unique<Source>(device, ++opened_, descriptor));
+                    sources_.emplace(id, std::make_unique<Source>(device, ++opened_, descriptor,
+                                                                  std::move(memory)));
                 } else {
                     close(descriptor);
                 }
@@ -171,8 +190,8 @@ class Recorder {
 
   private:
     char path_[256] = {};
-    std::map<FileId, std::unique_ptr<Source>> sources_;
-    std::map<FileId, bool> finished_;
+    std::map<SourceId, std::unique_ptr<Source>> sources_;
+    std::map<SourceId, bool> finished_;
     int opened_ = 0;
 };
 
