@@ -12,14 +12,14 @@ class Limits(unittest.TestCase):
     def setUp(self):
         self.build, _, _ = programs()
 
-    def limited(self, limit, *words):
+    def limited(self, limit, *words, **settings):
         """(exit status, output, lines of the library) of a program with a limit, beside one that always computes."""
         with VirtualMachine(self.build, ["--devices", 1]) as machine, \
                 Guest(machine, "change", "nothing", "-", CROSSOVER_JOB="peer", CROSSOVER_LEASE_MS="50") as peer:
             peer.until("ready")
             peer.tell()
             with Guest(machine, *words, around=["prlimit", limit], CROSSOVER_JOB="limited",
-                       CROSSOVER_DIR=str(machine.folder / "new")) as guest:
+                       CROSSOVER_DIR=str(machine.folder / "new"), **settings) as guest:
                 (machine.folder / "new").mkdir(mode=0o700, exist_ok=True)
                 guest.until("ready")
                 if words[0] == "change":
@@ -30,9 +30,12 @@ class Limits(unittest.TestCase):
         return code, out, errors.splitlines()
 
     def test_file_size(self):
-        code, out, lines = self.limited("--fsize=65536", "change", "nothing", "-")
+        code, out, lines = self.limited("--fsize=65536", "change", "nothing", "-", CROSSOVER_MEMORY="file")
         self.assertEqual((code, out, len(lines)), (0, "changed\nvalue right\n", 1), lines)
         self.assertIn("no space left", lines[0])
+
+    def test_file_size_for_a_locator(self):
+        self.assertEqual(self.limited("--fsize=65536", "change", "nothing", "-"), (0, "changed\nvalue right\n", []))
 
     def test_file_size_of_standard_error(self):
         # Not even the line fits in; that it does not must not end the process.
@@ -101,7 +104,7 @@ class Limits(unittest.TestCase):
                                encoding="utf-8")
             wrapper.chmod(0o755)
             jobs.build.program = wrapper
-            for ranks in jobs.pair().values():
+            for ranks in jobs.pair(CROSSOVER_MEMORY="file").values():
                 for lines in ranks:
                     self.assertEqual(len(lines), 1)
                     self.assertIn("no space left", lines[0])
