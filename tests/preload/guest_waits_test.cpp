@@ -116,8 +116,9 @@ TEST(GuestMoves, JobsWhoseSegmentIsOverwrittenAreGatedAgainInANewOne) {
     const std::string folder = pattern;
     const auto job = [&](const char* name) {
         auto guest = std::make_unique<Guest>(
-            Words{"loop", "2000"}, Words{std::string("CROSSOVER_JOB=") + name,
-                                         "CROSSOVER_LEASE_MS=20", "CROSSOVER_DIR=" + folder});
+            Words{"loop", "2000"},
+            Words{std::string("CROSSOVER_JOB=") + name, "CROSSOVER_LEASE_MS=20",
+                  "CROSSOVER_MEMORY=file", "CROSSOVER_DIR=" + folder});
         EXPECT_TRUE(guest->wait_for_line("ready"));
         return guest;
     };
