@@ -104,6 +104,7 @@ TEST_P(ContainersTest, AKilledOneHoldsNothing) {
 }
 
 TEST_P(ContainersTest, ANewOneWithTheDeadOnesIdsIsAnother) {
+    in_files_ = true;  // memory goes with the dead one
     Shared<Block> block;
     for (int round = 0; round < 5; ++round) {
         block->holding = 0;
@@ -138,6 +139,7 @@ TEST_P(ContainersTest, AnIdUsedAgainBesideAThirdIsAnother) {
     // very id while a third job waits. Neither is the dead one held for living nor the new one for
     // dead.
     constexpr pid_t kId = 100;
+    in_files_ = true;  // memory goes with the dead one
     Shared<Block> block;
     auto all = container([&] {
         pid_t child = fork_with_id(kId);
