@@ -28,7 +28,7 @@ LATE_RECORD_NS = 100 * MS
 EXCUSES = {
     "own turn": "submitted and run under the job's own turn",
     "memory": "a short kernel before a process's first longer one: filled memory, which is never held",
-    "lease tail": "submitted under a turn that its lease ended; what was submitted runs on",
+    "lease tail": "submitted under a turn that ended by its lease or its holder's death; what was submitted runs on",
     "under way": "the one launch that had passed the gate when the lease ended its turn",
     "small piece": "passed without a turn, said so, and took no longer than handing the turn over",
     "long piece": "passed as a small piece and turned out long, the one before it having been short",
@@ -84,6 +84,7 @@ class Segment:
 def read_ring(lines):
     """(segments by file number, {key: name})."""
     segments, names, clients, waiting = {}, {}, {}, {}
+    reaped = {}  # file number: (key, at) of the last one
     for line in lines:
         row = json.loads(line)
         kind, at, number = row["kind"], row["time_ns"], row["file"]
@@ -109,6 +110,8 @@ def read_ring(lines):
             segment.attached.append(place)
         elif kind in ("detach", "reap"):
             segment.reaped += kind == "reap"
+            if kind == "reap":
+                reaped[number] = row["key"], at
             place = clients.pop((number, row["client"]), None)
             if place:
                 place[3] = at
@@ -125,7 +128,8 @@ def read_ring(lines):
             if wait := waiting.pop((number, row["key"]), None):
                 wait[2] = at
         elif kind in ("release", "expire") and turn and turn.key == row["key"]:
-            turn.end, turn.how = at, kind
+            # The same transition that finds its last holder dead ends its turn.
+            turn.end, turn.how = at, "reap" if reaped.get(number) == (row["key"], at) else kind
             segment.expired += kind == "expire"
     return segments, names
 

@@ -69,7 +69,7 @@ class Source {
             line("damaged", now, "");
             return false;
         }
-        return named || now - last_ns_ < kForgetNs;
+        return named || now < last_ns_ + kForgetNs;  // which may be later than now
     }
 
   private:
