@@ -72,7 +72,7 @@ class Limits(unittest.TestCase):
 
     def test_memory(self):
         # From nothing to plenty: where the program alone works, it works with the library, which does without. Only what
-        # the library's own handful of memory takes (not 256 KiB) the driver may lack; it says so to the program (3).
+        # the library's own handful of memory takes (not 512 KiB) the driver may lack; it says so to the program (3).
         said = []
         for left_kib in (0, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 2048, 4096, 1 << 20):
             with VirtualMachine(self.build, ["--devices", 1]) as machine, \
@@ -81,7 +81,7 @@ class Limits(unittest.TestCase):
                 if bare.finish()[0] != 0:
                     continue
             code, out, lines = self.limited("--core=0", "starved", "memory", left_kib)
-            if left_kib >= 256 or code != 3:
+            if left_kib >= 512 or code != 3:
                 self.assertEqual((code, out), (0, "value right\n"), (left_kib, lines))
             self.assertLessEqual(len(lines), 1, (left_kib, lines))
             said.append(len(lines))
