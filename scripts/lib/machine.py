@@ -146,11 +146,11 @@ def node_environment(machine, node, devices):
 
 @functools.lru_cache(maxsize=1)
 def namespaces():
-    """Words that give a command a host name (the next argument), /dev/shm and System V objects of its own in the same
-    process, or none where the system does not allow that."""
+    """Words that give a command a host name (the next argument) and /dev/shm of its own in the same process, or none where
+    the system does not allow that. No IPC namespace: each call would get one, but the jobs of a machine share one."""
     script = 'mount -t tmpfs -o mode=1777 tmpfs /dev/shm && hostname "$0" && exec "$@"'
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    words = ["unshare", *user, "--mount", "--uts", "--ipc", "bash", "-c", script]
+    words = ["unshare", *user, "--mount", "--uts", "bash", "-c", script]
     try:
         tried = subprocess.run([*words, "node", "true"], timeout=30, check=False, stdin=subprocess.DEVNULL,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
