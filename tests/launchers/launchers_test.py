@@ -107,6 +107,35 @@ class Launchers(unittest.TestCase):
                                        "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-id", name, "--no-python",
                                        *work])
 
+    def python_with(self, *modules):
+        """A Python that has them: the cache's with PyTorch or this one."""
+        pythons = [sys.executable]
+        if vendor.framework_version("torch"):
+            pythons.insert(0, str(vendor.framework_python()))
+        for python in pythons:
+            found = subprocess.run([python, "-c", "import " + ", ".join(modules)], check=False, capture_output=True)
+            if found.returncode == 0:
+                return python
+        raise unittest.SkipTest(f"no Python here has {' and '.join(modules)} (pip install {' '.join(modules)})")
+
+    def test_accelerate(self):
+        python = self.python_with("torch", "accelerate")
+        self.share(lambda name, work: [python, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2",
+                                       "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no",
+                                       "--main_process_ip", "127.0.0.1", "--main_process_port", str(free_port()),
+                                       "--no_python", *work])
+
+    def test_deepspeed(self):
+        need("deepspeed")
+        self.share(lambda name, work: ["deepspeed", "--num_gpus", "2", "--master_port", str(free_port()), "--no_python",
+                                       *work])
+
+    def test_ray(self):
+        """Workers of two Ray jobs, by the runtime environment of the recipe."""
+        python = self.python_with("ray")
+        driver = str(Path(__file__).resolve().parent / "ray_job.py")
+        self.share(lambda name, work: [python, driver, str(self.build.library), name, str(free_port()), *work], inside=True)
+
     def on_hosts(self, *command, **more):
         """Runs a command that sees two further hosts, whose names are in $CX_HOSTS; skips where that is forbidden."""
         need("unshare", "nsenter", "ip")
