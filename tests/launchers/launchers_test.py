@@ -120,8 +120,9 @@ class Launchers(unittest.TestCase):
 
     def test_accelerate(self):
         python = self.python_with("torch", "accelerate")
-        self.share(lambda name, work: [python, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2",
-                                       "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no",
+        launch = [python, "-m", "accelerate.commands.launch"]
+        self.share(lambda name, work: [*launch, "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
+                                       "--mixed_precision", "no", "--dynamo_backend", "no",
                                        "--main_process_ip", "127.0.0.1", "--main_process_port", str(free_port()),
                                        "--no_python", *work])
 
@@ -134,7 +135,8 @@ class Launchers(unittest.TestCase):
         """Workers of two Ray jobs, by the runtime environment of the recipe."""
         python = self.python_with("ray")
         driver = str(Path(__file__).resolve().parent / "ray_job.py")
-        self.share(lambda name, work: [python, driver, str(self.build.library), name, str(free_port()), *work], inside=True)
+        self.share(lambda name, work: [python, driver, str(self.build.library), name, str(free_port()), *work],
+                   inside=True)
 
     def on_hosts(self, *command, **more):
         """Runs a command that sees two further hosts, whose names are in $CX_HOSTS; skips where that is forbidden."""

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A job of two Ray workers by the recipe of docs/launchers.md: ray_job.py LIBRARY NAME PORT COMMAND.... Each worker runs
-COMMAND as one rank. The job "alone" gets no library. No test here: launchers_test.py starts it."""
+"""A job of two Ray workers by the recipe of docs/launchers.md: ray_job.py LIBRARY NAME PORT COMMAND.... Each worker
+runs COMMAND as one rank. The job "alone" gets no library. No test here: launchers_test.py starts it."""
 
 import os
 import subprocess
@@ -13,7 +13,8 @@ import ray
 
 @ray.remote(num_cpus=1)
 def run(rank, port, command):
-    ranks = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    ranks = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
+                 MASTER_PORT=port)
     done = subprocess.run(command, env=ranks, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     return done.returncode, done.stdout
 
