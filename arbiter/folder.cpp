@@ -57,25 +57,6 @@ Status private_path(Folder& folder) noexcept {
                                                                                : Status::kSystem;
 }
 
-Status refusal(int error) noexcept {
-    switch (error) {
-        case ENOENT:
-            return Status::kNotFound;
-        case ELOOP:
-        case ENOTDIR:
-            return Status::kForeign;
-        case ENOSPC:
-        case EDQUOT:
-            return Status::kNoSpace;
-        case EACCES:
-        case EPERM:
-        case EROFS:
-            return Status::kAccess;
-        default:
-            return Status::kSystem;
-    }
-}
-
 }  // namespace
 
 void format_uuid(const DeviceUuid& device, char (&text)[kUuidTextBytes]) noexcept {
@@ -116,15 +97,15 @@ Status choose_folder(const char* configured, bool create, Folder& folder) noexce
     if (create) {
         if (mkdir(folder.path, 0700) == 0) {
             // The umask may have taken bits away.
-            if (chmod(folder.path, 0700) != 0) return refusal(errno);
+            if (chmod(folder.path, 0700) != 0) return status_of(errno);
         } else if (errno != EEXIST) {
-            return refusal(errno);
+            return status_of(errno);
         }
     }
     const UniqueDescriptor opened(open(folder.path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (opened.get() < 0) return refusal(errno);
+    if (opened.get() < 0) return status_of(errno);
     struct stat info {};
-    if (fstat(opened.get(), &info) != 0) return refusal(errno);
+    if (fstat(opened.get(), &info) != 0) return status_of(errno);
     folder.owner = info.st_uid;
     folder.group = info.st_gid;
     const std::uint64_t parts[] = {info.st_dev, info.st_ino};
