@@ -53,7 +53,8 @@ struct PendingOp {
     Counter in_flight;  // decremented at completion
 };
 
-enum class Health { kGood, kLost, kFault };  // kLost: server gone; kFault: it refused a request
+enum class Health { kGood, kLost, kFault };  // kLost: server gone; kFault: it refused a request,
+// or this process had no memory for what it told
 
 enum class CommStatus { kReady, kDuplicateDevice, kBadRank, kAborted, kLost };
 
@@ -115,6 +116,7 @@ class Connection {
     void handle_comm_ready(const Notice& notice);
     void check_value_waits();
     void acknowledge(OpId op);
+    void fault();
     void lose();
 
     int fd_ = -1;

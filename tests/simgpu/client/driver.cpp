@@ -88,6 +88,7 @@ CUresult check_alive(const Driver& d) {
 }
 
 CUresult lost(const Driver& d) {
+    if (d.finished) return CUDA_ERROR_DEINITIALIZED;  // since the check at the call's beginning
     return d.connection->health() == Health::kFault ? CUDA_ERROR_LAUNCH_FAILED
                                                     : CUDA_ERROR_DEVICE_UNAVAILABLE;
 }

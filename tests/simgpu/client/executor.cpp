@@ -134,7 +134,13 @@ void Connection::executor_main() {
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) break;
         const auto count = static_cast<std::size_t>(got) / sizeof(Notice);
-        for (std::size_t i = 0; i < count && !stopping_; ++i) handle(notices[i]);
+        for (std::size_t i = 0; i < count && !stopping_; ++i) {
+            try {
+                handle(notices[i]);
+            } catch (...) {
+                fault();  // out of memory: what the notice was for never ends
+            }
+        }
         check_value_waits();
     }
     // At exit the program's memory may be gone: nothing of it is touched any more, and nobody is
@@ -156,17 +162,21 @@ void Connection::handle(const Notice& notice) {
         case NoticeKind::kError: {
             std::fprintf(stderr, "simgpu: device server: %.*s\n",
                          static_cast<int>(sizeof notice.text), notice.text);
-            {
-                const std::lock_guard lock(mutex_);
-                Health good = Health::kGood;
-                health_.compare_exchange_strong(good, Health::kFault);
-            }
-            changed_.notify_all();
+            fault();
             return;
         }
         case NoticeKind::kWelcome:
             return;
     }
+}
+
+void Connection::fault() {
+    {
+        const std::lock_guard lock(mutex_);
+        Health good = Health::kGood;
+        health_.compare_exchange_strong(good, Health::kFault);
+    }
+    changed_.notify_all();
 }
 
 void Connection::handle_started(OpId op) {

@@ -42,6 +42,11 @@ class Parameters {
             std::memcpy(place(i), values[i], kernel_->parameter_sizes[i]);
     }
 
+    // From another one of the same kernel.
+    void take_from(const Parameters& other) {
+        std::copy(other.storage_.begin(), other.storage_.end(), storage_.begin());
+    }
+
     // From a packed buffer, laid out as the device's ABI does; false when it is too short.
     bool take_packed(const std::byte* buffer, std::size_t size) {
         std::size_t offset = 0;
@@ -192,10 +197,13 @@ CUresult make_kernel(const CUfunc_st& function, const Launch& launch, void** val
     if (kernel.sm_share > 0) work->sm_share = kernel.sm_share;
     if (kernel.cost_ns != nullptr)
         work->cost_ns = kernel.cost_ns(launch.grid, launch.block, parameters->pointers().data());
-    // A copy for each run: a kernel may write to its parameters, and a graph runs it again.
-    work->effect = [run = kernel.run, grid = launch.grid, block = launch.block, parameters] {
-        Parameters own = *parameters;
-        run(grid, block, own.pointers().data());
+    // A copy for each run: a kernel may write to its parameters, and a graph runs it again. Made
+    // here, so that a run needs no memory. Effects run one at a time.
+    auto own = std::make_shared<Parameters>(kernel);
+    work->effect = [run = kernel.run, grid = launch.grid, block = launch.block, parameters, own,
+                    pointers = own->pointers()]() mutable {
+        own->take_from(*parameters);
+        run(grid, block, pointers.data());
     };
     return CUDA_SUCCESS;
 }
