@@ -141,7 +141,10 @@ bool Attachment::leave_in_order() noexcept {
     Segment& in = segment();
     Transaction transaction = begin();
     if (transaction.status() != Status::kOk || !owns()) return false;
-    detach_client(in, slot, monotonic_ns(), transaction.wakes());
+    const std::uint64_t now_ns = monotonic_ns();
+    // Else one that died just now would keep the name, and nobody be there to remove it.
+    reap_dead_clients(in, slot, now_ns, transaction.wakes());
+    detach_client(in, slot, now_ns, transaction.wakes());
     bool last = true;
     for (const ClientSlot& client : in.clients) {
         last = last && client.attached.load(std::memory_order_relaxed) == 0;

@@ -3,11 +3,11 @@
 // client_sleep.cpp, what others see of a client in client_report.cpp, what a transition does in
 // state.cpp.
 //
-// holding() reads only held_, so that a launch never touches the mapping. Who sets it has seen the
-// claim in the segment, and looks again afterwards (take()); who takes the claim away, in whatever
-// process, adds to this client's notice, and the watcher then looks (look()). Both do so by a
-// read-modify-write of held_, and these stand in one order: the later of the two sees what the
-// earlier one saw or wrote.
+// holding() compares held_ with the segment's turn word, or reads held_ alone where the segment is a
+// file, which a launch must not touch. Who sets held_ has seen the claim in the segment, and looks
+// again afterwards (take()); who takes the claim away, in whatever process, adds to this client's
+// notice, and the watcher then looks (look()). Both do so by a read-modify-write of held_, and these
+// stand in one order: the later of the two sees what the earlier one saw or wrote.
 #include "arbiter/client.hpp"
 
 #include <signal.h>
@@ -68,8 +68,15 @@ std::unique_ptr<Client> Client::attach(const DeviceUuid& device, const JobIdenti
     state->replaced.store(replaced, std::memory_order_relaxed);
     state->joined.store(1, std::memory_order_relaxed);
     client->state_ = std::move(state);
-    client->at_.store(at.release(), std::memory_order_release);
+    client->use(at.release());
     return client;
+}
+
+// Segments that were left stay mapped while the client lives, so a launch may still look there.
+void Client::use(Attachment* at) noexcept {
+    turn_word_.store(at->mapping.cuttable() ? &held_ : &at->segment().arbitration.turn.word,
+                     std::memory_order_release);
+    at_.store(at, std::memory_order_release);
 }
 
 Client::~Client() {

@@ -63,12 +63,14 @@ class Client {
     Client(const Client&) = delete;
     Client& operator=(const Client&) = delete;
 
-    // This client submits under its job's present turn. False after release, or a fault. When the
-    // lease ends the turn, or the segment is given up, false from the moment on that a thread of
-    // this client is in sleep() or acquire() to see it: some microseconds after the others know.
-    // One load of process-local memory, for every launch.
+    // This client submits under its job's present turn. False after release, or a fault, or once
+    // the lease has ended the turn. When the segment is given up, and for the lease where it is a
+    // file, false from the moment on that a thread of this client is in sleep() or acquire() to see
+    // it: some microseconds after the others know. Two loads, for every launch.
     bool holding() const noexcept {
-        return (held_.load(std::memory_order_acquire) & kTurnJobMask) != 0;
+        const std::uint64_t held = held_.load(std::memory_order_acquire);
+        return (held & kTurnJobMask) != 0 &&
+               turn_word_.load(std::memory_order_acquire)->load(std::memory_order_acquire) == held;
     }
     // Another job is attached to the device; another job waits for the turn. Both ask the kernel
     // first whether the segment is still there (some 200 ns), and are false when it is not.
@@ -147,6 +149,7 @@ class Client {
 
   private:
     Client() = default;
+    void use(Attachment* at) noexcept;
     Attachment* usable_attachment() const noexcept;
     Attachment* touchable() const noexcept;
     Attachment* touchable_or_fault() noexcept;
@@ -168,6 +171,9 @@ class Client {
     // The turn that this client submits under: the turn word, or with job bits 0 the last such turn
     // and that it is over. Turn numbers only grow, in later segments too.
     std::atomic<std::uint64_t> held_{0};
+    // The segment's turn word; where a launch may not touch the segment, which is a file that could
+    // be cut: held_.
+    std::atomic<const std::atomic<std::uint64_t>*> turn_word_{&held_};
     std::atomic<Attachment*> at_{nullptr};
     struct State;
     std::unique_ptr<State> state_;

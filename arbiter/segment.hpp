@@ -73,8 +73,9 @@ class MappedSegment {
     // Whether it was removed or replaced. False where that cannot be told: the folder is out of
     // reach (after chroot, or without the rights it was opened with).
     bool lost_name() const noexcept;
-    // Puts a new locator under the name where it leads nowhere. False where it leads to another
-    // segment by now, or the folder is not to be written, or this segment is a file.
+    // Puts a new locator under the name where it leads nowhere. False when this segment is to be
+    // left: the name leads to another one by now, or this one is a file or has ended. True also
+    // where nobody could join at all (no space, no rights, not a file): there is none to meet.
     bool restore_name(const Folder& folder) const noexcept;
     // Whether the file, just opened for reading, is or leads to this segment.
     bool is(int file) const noexcept;

@@ -141,10 +141,12 @@ Locator locator_of(const Segment& segment, int memory) noexcept {
 }
 
 Status check_locator(const Locator& locator) noexcept {
-    if (locator.magic != kLocatorMagic || locator.version == 0) return Status::kCorrupt;
-    if (locator.version != kLayoutVersion) return Status::kWrongVersion;
-    return locator.check == check_of(locator) && locator.identity != 0 ? Status::kOk
-                                                                       : Status::kCorrupt;
+    // The checksum first: a version in a locator that was overwritten says nothing.
+    if (locator.magic != kLocatorMagic || locator.check != check_of(locator) ||
+        locator.version == 0 || locator.identity == 0) {
+        return Status::kCorrupt;
+    }
+    return locator.version == kLayoutVersion ? Status::kOk : Status::kWrongVersion;
 }
 
 bool read_locator(int file, Locator& locator) noexcept {

@@ -165,6 +165,7 @@ TEST_F(DeathsTest, AStoppedHolderLosesItsLease) {
         CX_CHILD_CHECK(client->acquire(in_long()) == Wait::kGranted);
         block->holding = 1;
         CX_CHILD_CHECK(eventually([&] { return block->go == 1; }));
+        CX_CHILD_CHECK(!client->holding());  // also before any thread of it has looked
         CX_CHILD_CHECK(client->acquire(monotonic_ns()) == Wait::kTimedOut);
         client->sleep(client->notice(), 0);
         CX_CHILD_CHECK(!client->holding());
@@ -188,6 +189,23 @@ TEST_F(DeathsTest, AStoppedHolderLosesItsLease) {
     EXPECT_TRUE(client->holding()) << "no double hold";
     client->release();
     holder.expect_success();
+}
+
+TEST_F(DeathsTest, TheLastToLeaveTakesTheDeadAlong) {
+    Shared<Block> block;
+    Status status = Status::kOk;
+    auto client = attach(10, 10'000, status);
+    ASSERT_TRUE(client);
+    Process dead([&] {
+        auto own = must_attach(20);
+        block->attached = 1;
+        pause();
+    });
+    ASSERT_TRUE(eventually([&] { return block->attached == 1; }));
+    dead.kill_now();
+    ASSERT_EQ(client->turn().active_jobs, 2U) << "nobody has noticed yet";
+    client.reset();
+    EXPECT_FALSE(file_exists());
 }
 
 TEST_F(DeathsTest, AForkedChildDoesNotKeepItsDeadParentsTurn) {

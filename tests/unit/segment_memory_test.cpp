@@ -113,6 +113,11 @@ TEST_F(SegmentMemoryTest, WhoComesAfterTheNameIsGoneOrSpoiltFindsTheSameMemory) 
             ++changed.memory;  // without the right check
             write_file(&changed, sizeof changed);
         },
+        [&] {
+            Locator changed = locator();
+            ++changed.version;  // which says nothing without the right check
+            write_file(&changed, sizeof changed);
+        },
     };
     MappedSegment first;
     ASSERT_EQ(open(first), Status::kOk);
@@ -159,6 +164,20 @@ TEST_F(SegmentMemoryTest, ANameThatLeadsElsewhereIsLeftAlone) {
     EXPECT_FALSE(first.restore_name(folder_));
     EXPECT_EQ(remove_name(first), Status::kOk);
     EXPECT_TRUE(second.is_named());
+}
+
+// Nobody can come in by such a name, so there is no other segment to go to.
+TEST_F(SegmentMemoryTest, ANameThatNobodyCanUseIsPutBackWhenItIsFree) {
+    MappedSegment first;
+    ASSERT_EQ(open(first), Status::kOk);
+    ASSERT_TRUE(fs::remove(file()));
+    ASSERT_TRUE(fs::create_directory(file()));
+    EXPECT_TRUE(first.lost_name());
+    EXPECT_TRUE(first.restore_name(folder_));
+    EXPECT_FALSE(first.is_named());
+    ASSERT_TRUE(fs::remove(file()));
+    EXPECT_TRUE(first.restore_name(folder_));
+    EXPECT_TRUE(first.is_named());
 }
 
 TEST_F(SegmentMemoryTest, MemoryOfAnotherFolderOrDeviceIsNotTaken) {
