@@ -3,11 +3,11 @@
 // client_sleep.cpp, what others see of a client in client_report.cpp, what a transition does in
 // state.cpp.
 //
-// holding() compares held_ with the segment's turn word, or reads held_ alone where the segment is a
-// file, which a launch must not touch. Who sets held_ has seen the claim in the segment, and looks
-// again afterwards (take()); who takes the claim away, in whatever process, adds to this client's
-// notice, and the watcher then looks (look()). Both do so by a read-modify-write of held_, and these
-// stand in one order: the later of the two sees what the earlier one saw or wrote.
+// holding() compares held_ with the segment's turn word, or reads held_ alone where the segment is
+// a file, which a launch must not touch. Who sets held_ has seen the claim in the segment, and
+// looks again afterwards (take()); who takes the claim away, in whatever process, adds to this
+// client's notice, and the watcher then looks (look()). Both do so by a read-modify-write of held_,
+// and these stand in one order: the later of the two sees what the earlier one saw or wrote.
 #include "arbiter/client.hpp"
 
 #include <signal.h>
