@@ -21,7 +21,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "scripts" / "lib"), st
 
 import chaos_judge
 import chaos_report
-from chaos_jobs import LongJob, LongWorkload, ShortJob, adopt_orphans, backtraces, reap_adopted, solo_losses
+from chaos_jobs import LongJob, LongWorkload, ShortJob, adopt_orphans, backtraces, reap_adopted, solo_losses, went_ungated
 from chaos_plan import ATTACKS, SLOTS, episode, file_attack
 from job import JobError
 from machine import Build, MachineError, Parser, VirtualMachine, at_least, fail, monotonic_ns
@@ -248,11 +248,12 @@ class Run:
             # Each run is a job of its own to the others.
             for number, (pids, start, end, said) in enumerate(job.runs, 1):
                 owned = [(pid, start, end) for pid in pids]
-                found.append(chaos_judge.Subject(f"{job.name}{number}", owned, long_lived=True, ungated=bool(said)))
+                found.append(chaos_judge.Subject(f"{job.name}{number}", owned, long_lived=True,
+                                                 ungated=went_ungated(said)))
         for job in self.short_jobs:
             pids = [(pid, job.start_ns, job.last_ns + 5_000_000_000) for pid in job.known_pids]
             stops = [(stop.pid, stop.start, stop.end or job.last_ns) for stop in job.stops]
-            found.append(chaos_judge.Subject(job.name, pids, (job.name,), stops=stops, ungated=bool(job.said)))
+            found.append(chaos_judge.Subject(job.name, pids, (job.name,), stops=stops, ungated=went_ungated(job.said)))
         return found
 
 

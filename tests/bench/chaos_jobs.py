@@ -31,6 +31,11 @@ def stat_of(pid):
     return None if fields[0] in "ZX" else (int(fields[1]), int(fields[3]))
 
 
+def went_ungated(lines):
+    """Whether what a job said in its log says that a process went on without turns for a while, or for good."""
+    return any("ungated" in line for line in lines)
+
+
 def processes():
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 

@@ -5,6 +5,7 @@ explains it. Pure but for what it is given."""
 from collections import defaultdict
 from dataclasses import dataclass
 
+from chaos_jobs import went_ungated
 from chaos_judge import BROKEN, EXCUSES, MS, NEVER
 
 
@@ -146,7 +147,7 @@ class Report:
                                   f"{count['left']} of {count['left'] + count['wrong'] + count['lost']} short-lived "
                                   "ones"),
                  ("files left behind", f"{len(self.run.left_behind)}"),
-                 ("jobs that went on without turns", f"{len({name for name, _ in self.said})}")]
+                 ("jobs that went on without turns", f"{len({name for name, line in self.said if went_ungated([line])})}")]
         return rows
 
     def excuses(self):
