@@ -11,19 +11,26 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "scripts" / "lib"))
 
+import pods
 import vendor
 from job import free_port
 from machine import Build, VirtualMachine
 
 LIMIT_S = 120
 WORK = ["--iterations", "20", "--warmup", "2", "--compute-ms", "4", "--comm-mb", "0.05"]
+LONG = ["--iterations", "300", *WORK[2:]]  # time enough to be looked at
 MPIRUN = ["--oversubscribe", "--bind-to", "none"]
+# Two ranks in one container, no launcher; the arguments are the program's.
+TWO_RANKS = """RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 "$@" & first=$!
+RANK=1 LOCAL_RANK=1 WORLD_SIZE=2 "$@" && wait $first"""
+LOCATOR_BYTES = 64  # a segment's file where the segment itself lies in System V shared memory
 SLURM_SH = Path(__file__).resolve().parent / "slurm.sh"
 HOSTS_SH = Path(__file__).resolve().parent / "hosts.sh"
 
@@ -55,16 +62,26 @@ class Launchers(unittest.TestCase):
     def run_words(self, *options):
         return [str(self.build.crossover), "run", "--library", str(self.build.library), *options, "--"]
 
-    def jobs(self, machine, launch, burn=None, **more):
-        """Runs launch(name) -> command for the given names at once: {name: (losses, output)}."""
+    def jobs(self, machine, launch, burn=None, task=WORK, meanwhile=None, **more):
+        """Runs launch(name) -> command for the given names at once: {name: (losses, output)}. `meanwhile` is called
+        while they run."""
         started = {}
         for name in more.pop("names"):
             report = self.scratch / f"{name}.json"
-            work = [str(self.build.program), *WORK, "--json", str(report)]
+            work = [str(self.build.program), *task, "--json", str(report)]
             work += ["--burn-per-ms", repr(burn)] if burn else []
             started[name] = subprocess.Popen(launch(name, work), env=self.environment(machine, **more),
                                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         results = {}
+        try:
+            if meanwhile:
+                meanwhile(started)
+        except BaseException:
+            for process in started.values():
+                process.kill()
+                process.wait()
+                process.stdout.close()
+            raise
         for name, process in started.items():
             try:
                 out, _ = process.communicate(timeout=LIMIT_S)
@@ -75,15 +92,16 @@ class Launchers(unittest.TestCase):
             results[name] = report["losses"], report["burn_per_ms"], out
         return results
 
-    def share(self, launcher, inside=False, **variables):
+    def share(self, launcher, inside=False, machine=None, meanwhile=None, **variables):
         """Two jobs by that launcher, against one without the library. launcher(name, work) -> command; `inside`: it
-        starts crossover-run by itself."""
-        machine = self.machine()
-        alone, burn, _ = self.jobs(machine, launcher, names=["alone"], CROSSOVER="off", **variables)["alone"]
+        brings the library by itself; `meanwhile`: called while the two run, for which they take longer."""
+        machine = machine or self.machine()
+        task = LONG if meanwhile else WORK
+        alone, burn, _ = self.jobs(machine, launcher, names=["alone"], task=task, CROSSOVER="off", **variables)["alone"]
         self.assertGreater(len(alone), 10)
         around = [] if inside else self.run_words("--log", "info")
-        both = self.jobs(machine, lambda name, work: [*around, *launcher(name, work)], burn, names=["a", "b"],
-                         **variables)
+        both = self.jobs(machine, lambda name, work: [*around, *launcher(name, work)], burn, task, meanwhile,
+                         names=["a", "b"], **variables)
         names = set()
         for name, (losses, _, out) in both.items():
             self.assertEqual(losses, alone, name)
@@ -129,7 +147,7 @@ class Launchers(unittest.TestCase):
     def test_deepspeed(self):
         need("deepspeed")
         self.share(lambda name, work: ["deepspeed", "--num_gpus", "2", "--master_port", str(free_port()), "--no_python",
-                                       *work])
+                                       "--no_local_rank", *work])
 
     def test_ray(self):
         """Workers of two Ray jobs, by the runtime environment of the recipe."""
@@ -199,9 +217,142 @@ class Launchers(unittest.TestCase):
                                        str(self.scratch / f"{name}.{free_port()}")], inside=True,
                    SLURM_CONF=configuration)
 
+    def await_turns(self, started, folder, in_file):
+        """Returns once two jobs have taken turns on both devices by the segments in that folder; `in_file`: where those
+        lie by then."""
+        command = [str(self.build.crossover), "status", "--json", "--dir", str(folder)]
+        end = time.monotonic() + LIMIT_S
+        while time.monotonic() < end:
+            ended = {name: process.poll() for name, process in started.items() if process.poll() is not None}
+            if ended:
+                name = next(iter(ended))
+                self.fail(f"no turns of two jobs before {ended} ended: {started[name].communicate()[0]}")
+            said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
+            devices = json.loads(said)["devices"] if said else []
+            if len(devices) == 2 and all(len(device["jobs"]) == 2 and min(job["turns"] for job in device["jobs"]) > 2
+                                         for device in devices):
+                sizes = [path.stat().st_size for path in folder.iterdir()]
+                self.assertEqual([size > LOCATOR_BYTES for size in sizes], [in_file] * 2, sizes)
+                return
+            time.sleep(0.02)
+        self.fail("no turns of two jobs")
+
+    def shared_folder(self):
+        """As the recipes have it: of the host, in memory."""
+        folder = Path(tempfile.mkdtemp(prefix="cxl-", dir="/dev/shm"))
+        self.addCleanup(shutil.rmtree, folder)
+        return folder
+
+    def installed_library(self):
+        folder = self.scratch / "installed"
+        (folder / "lib").mkdir(parents=True)
+        shutil.copy(self.build.library, folder / "lib" / pods.LIBRARY)
+        return folder
+
+    def machine_variables(self, machine):
+        return {name: machine.variables[name] for name in ("SIMGPU_DIR", "LD_LIBRARY_PATH")} | {"CROSSOVER_LOG": "info"}
+
+    def manifest(self):
+        """The pods of the recipe's file, which has to be in order."""
+        text = pods.MANIFEST.read_text(encoding="utf-8")
+        try:
+            found = pods.read(text)
+        except ImportError:
+            raise unittest.SkipTest("no PyYAML to read the manifest with (Debian: python3-yaml)") from None
+        self.assertEqual(pods.faults(found), [])
+        self.assertEqual(len(found), 2)
+        # Each part of the agreement is looked at: any one spoilt is found.
+        for right, wrong in (("mountPath: /crossover}", "mountPath: /other}"), ("/opt/crossover/lib/", "/opt/lib/"),
+                             ("name: mps, hostPath", "name: m, hostPath"), ("hostIPC: true", "hostIPC: false"),
+                             ("CROSSOVER_JOB, value: b", "CROSSOVER_JOB, value: a"),
+                             ("/dev/shm/crossover-shared", "/dev/shm/another"),
+                             ("mountPath: /crossover}", "mountPath: /crossover, readOnly: true}")):
+            self.assertIn(right, text)
+            self.assertTrue(pods.faults(pods.read(text.replace(right, wrong, 1))), f"{right} -> {wrong}")
+        self.assertIn("examples/kubernetes.yaml", (REPOSITORY / "docs" / "launchers.md").read_text())
+        return found
+
+    def share_pods(self, specs, in_file, **variables):
+        """The jobs of two pods."""
+        probe = subprocess.run([*pods.namespaces(specs[0]), "true"], capture_output=True, text=True, check=False)
+        if probe.returncode:
+            raise unittest.SkipTest(f"a pod's namespaces are not permitted here: {probe.stderr.strip()}")
+        folders = {"library": self.installed_library(), "crossover": self.shared_folder(), "mps": self.scratch / "mps"}
+        folders["mps"].mkdir()
+        machine = self.machine()
+        added = self.machine_variables(machine) | variables
+
+        def launch(name, work):
+            root = Path(tempfile.mkdtemp(dir=self.scratch))
+            off = {"CROSSOVER": "off"} if name == "alone" else {}
+            return pods.command(specs[name == "b"], folders, root, self.two_ranks(name, work), added | off)
+
+        self.share(launch, inside=True, machine=machine,
+                   meanwhile=lambda started: self.await_turns(started, folders["crossover"], in_file))
+
+    def two_ranks(self, name, work):
+        return ["sh", "-c", TWO_RANKS, "ranks", *work, "--id-file", str(self.scratch / f"{name}.{free_port()}")]
+
+    def test_kubernetes(self):
+        specs = list(self.manifest().values())
+        seen = pods.seen_by_kubectl(pods.MANIFEST)
+        if seen is None:
+            print("kubectl is not installed: only PyYAML has read the manifest")
+        else:
+            self.assertEqual(seen, [pair for spec in specs for pair in pods.variables(spec).items()])
+        self.share_pods(specs, in_file=False)
+
+    def test_kubernetes_without_host_ipc(self):
+        self.share_pods([spec | {"hostIPC": False} for spec in self.manifest().values()], in_file=True,
+                        CROSSOVER_MEMORY="file")
+
+    def share_apptainer(self, *options):
+        """The jobs of two containers, whose image is empty folders for this machine's own to be bound to."""
+        apptainer = next(filter(None, map(shutil.which, ("apptainer", "singularity"))), None)
+        if apptainer is None:
+            raise unittest.SkipTest("neither apptainer nor singularity is installed")
+        image = self.scratch / "image"
+        binds = [self.build.folder]
+        for entry in Path("/").iterdir():
+            if entry.is_symlink():
+                (image / entry.name).parent.mkdir(exist_ok=True)
+                (image / entry.name).symlink_to(os.readlink(entry))
+            elif entry.name in ("usr", "bin", "sbin", "lib", "lib64"):
+                binds.append(entry)
+        for path in ("usr", "etc", "proc", "sys", "dev", "tmp", "var/tmp", "root", "home"):
+            (image / path).mkdir(parents=True, exist_ok=True)
+        shared = self.shared_folder()
+        machine = self.machine()
+        binds += [f"{self.installed_library()}:/opt/crossover", shared, self.scratch, machine.folder]
+        words = [apptainer, "exec", "--nv", *options, *(word for bind in binds for word in ("--bind", str(bind)))]
+        probe = subprocess.run([*words, str(image), "true"], capture_output=True, text=True, timeout=LIMIT_S,
+                               check=False)
+        if probe.returncode:
+            said = (probe.stderr.strip() or "it says nothing").splitlines()[-1]
+            raise unittest.SkipTest(f"{apptainer} cannot run a container here: {said}")
+        variables = self.machine_variables(machine) | {"CROSSOVER_DIR": str(shared),
+                                                       "LD_PRELOAD": f"/opt/crossover/lib/{pods.LIBRARY}"}
+
+        def launch(name, work):
+            job = variables | ({"CROSSOVER": "off"} if name == "alone" else {"CROSSOVER_JOB": name})
+            env = [word for pair in job.items() for word in ("--env", "=".join(pair))]
+            return [*words, *env, str(image), *self.two_ranks(name, work)]
+
+        self.share(launch, inside=True, machine=machine,
+                   meanwhile=lambda started: self.await_turns(started, shared, in_file="--containall" in options))
+
+    def test_apptainer(self):
+        self.share_apptainer()
+
+    def test_apptainer_contained(self):
+        # Which gives IPC namespaces too.
+        self.share_apptainer("--containall", "--env", "CROSSOVER_MEMORY=file")
+
 
 if __name__ == "__main__":
     program = unittest.main(exit=False)
     if not program.result.wasSuccessful():
         sys.exit(1)
+    for _, reason in program.result.skipped:
+        print(f"skipped: {reason}")
     sys.exit(77 if len(program.result.skipped) == program.result.testsRun else 0)
