@@ -16,6 +16,8 @@ function(crossover_unit_test name)
     add_executable(${name} ${arg_SOURCES})
     target_link_libraries(${name} PRIVATE crossover_options crossover_sanitize ${arg_LIBRARIES} GTest::gtest_main
                                           Threads::Threads)
+    # What is tested is built as it is used; the tests' own code only soon: these options halve the compiler's time.
+    target_compile_options(${name} PRIVATE -O1 -g1)
     include(GoogleTest)
     gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST
                          PROPERTIES LABELS ${arg_LABEL} TIMEOUT ${arg_TIMEOUT})

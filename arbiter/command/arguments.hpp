@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "command.hpp"
+#include "launch.hpp"
 
 namespace crossover::command {
 
@@ -29,10 +29,6 @@ CLI::Option* add_number(CLI::App& app, const std::string& flag, std::uint64_t& v
 
 // --mps auto|on|off into `choice`, a text of those.
 void add_mps_option(CLI::App& app, std::string& choice);
-
-// Values of the library's options that were given on the command line: environment name and value,
-// checked.
-using Settings = std::vector<std::pair<std::string, std::string>>;
 
 // Adds an option for every row of crossover/options.def; parse() then fills `settings`, which must
 // outlive it. `skip` names the environment variables that the command sets by itself.

@@ -12,6 +12,7 @@
 
 #include "arbiter/job_identity.hpp"
 #include "arbiter/options.hpp"
+#include "command.hpp"
 
 namespace crossover::command {
 namespace {

@@ -6,11 +6,14 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "arguments.hpp"
-
 namespace crossover::command {
+
+// Values of the library's options that were given on the command line: environment name and value,
+// checked.
+using Settings = std::vector<std::pair<std::string, std::string>>;
 
 // "NAME=value" entries in their order; what does not look like one is kept as it is.
 class Environment {

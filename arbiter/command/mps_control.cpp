@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "arbiter/file.hpp"
+#include "command.hpp"
 
 namespace crossover::command {
 namespace {

@@ -21,6 +21,7 @@
 
 #include "arbiter/file.hpp"
 #include "arbiter/segment.hpp"
+#include "command.hpp"
 #include "mps_control.hpp"
 
 namespace crossover::command {

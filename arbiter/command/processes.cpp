@@ -15,6 +15,8 @@
 #include <deque>
 #include <fstream>
 
+#include "command.hpp"
+
 namespace crossover::command {
 namespace {
 

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "arguments.hpp"
 #include "command.hpp"
 #include "launch.hpp"
 #include "library.hpp"

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string_view>
 
+#include "command.hpp"
 #include "mps_control.hpp"
 
 namespace crossover::command {

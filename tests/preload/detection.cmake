@@ -10,7 +10,7 @@ if(TARGET hvd_train)
         crossover_preload_test(detection.${case}
             COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/detection_test.py Detection.test_${case}
             ENVIRONMENT "CROSSOVER_BUILD=${CMAKE_BINARY_DIR};SIMGPU_BUILD=${CMAKE_BINARY_DIR}" TIMEOUT 120)
-        set_tests_properties(preload.detection.${case} PROPERTIES RUN_SERIAL ON)
+        set_tests_properties(preload.detection.${case} PROPERTIES RESOURCE_LOCK whole_jobs)
     endforeach()
 endif()
 

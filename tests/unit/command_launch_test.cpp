@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "command.hpp"
+
 namespace crossover::command {
 namespace {
 
