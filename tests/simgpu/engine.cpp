@@ -263,7 +263,10 @@ std::string Engine::Model::ack(Client& client, const Request& request) {
     } else if (op.state == Op::State::kWithClient) {
         complete(op, 0);
     } else {
-        for (const auto& meeting : op.meetings) check_over(*meeting.rendezvous);
+        for (const auto& meeting : op.meetings) {
+            tell_staged(*meeting.rendezvous);
+            check_over(*meeting.rendezvous);
+        }
     }
     return {};
 }

@@ -220,6 +220,31 @@ void Engine::Model::arrive(Op& op) {
     }
 }
 
+bool Engine::Model::staged(const Rendezvous& meeting) {
+    return !meeting.broken && meeting.resident == meeting.participants &&
+           std::all_of(meeting.parties.begin(), meeting.parties.end(), [](const auto& party) {
+               return party.op != nullptr && (!party.op->notify || party.op->acked);
+           });
+}
+
+// Where all have what they bring on the table, each may make its result while the bytes travel.
+void Engine::Model::tell_staged(const Rendezvous& meeting) {
+    if (!staged(meeting)) return;
+    for (const auto& party : meeting.parties) {
+        Op& op = *party.op;
+        const bool all =
+            std::all_of(op.meetings.begin(), op.meetings.end(),
+                        [](const Op::Meeting& part) { return staged(*part.rendezvous); });
+        if (op.staged || !op.notify || !all) continue;
+        op.staged = true;
+        Notice notice{};
+        notice.kind = NoticeKind::kStaged;
+        notice.op = op.id;
+        notice.time_ns = time_ns_;
+        notices_(op.stream->client, notice);
+    }
+}
+
 void Engine::Model::check_over(Rendezvous& meeting) {
     if (!meeting.transferred || meeting.broken || meeting.over) return;
     const bool acked =

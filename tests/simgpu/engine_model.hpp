@@ -112,6 +112,7 @@ struct Op {
     bool notify = false;
     bool started = false;
     bool acked = false;
+    bool staged = false;  // kStaged was sent
     std::uint32_t status = 0;
     std::vector<Meeting> meetings;
     std::vector<Stream*> waiters;
@@ -229,6 +230,8 @@ class Engine::Model {
     bool aborted(const Op& op) const;
     bool meetings_over(const Op& op) const;
     void arrive(Op& op);
+    static bool staged(const Rendezvous& meeting);
+    void tell_staged(const Rendezvous& meeting);
     void check_over(Rendezvous& meeting);
     void leave_meetings(Op& op);
     void leave_comms(ClientId id);

@@ -18,7 +18,7 @@
 
 namespace simgpu {
 
-inline constexpr std::uint32_t kProtocolVersion = 1;
+inline constexpr std::uint32_t kProtocolVersion = 2;
 inline constexpr std::size_t kMaxRecords = 256;
 
 // Names an operation: chosen by the client, strictly increasing over the whole process, never 0.
@@ -90,7 +90,9 @@ enum class NoticeKind : std::uint32_t {
     kDone,         // op ended at time_ns; status 0, or 1 when aborted; in the order of the stream
     kCommReady,    // value = the communicator's number; status 0, 1: duplicate device, 2: bad rank
                    // or size
-    kError,        // text says what was wrong with a request; a sticky device error for the client
+    kStaged,  // all ranks' kStarted of this collective are acknowledged: what comes out is settled,
+              // and there is time until kDone to make it
+    kError,   // text says what was wrong with a request; a sticky device error for the client
 };
 
 // time_ns is nominal, CLOCK_MONOTONIC. A notice may arrive up to a few 100 us before it, to make up

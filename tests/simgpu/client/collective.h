@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define SIMGPU_COLLECTIVE_VERSION 1
+#define SIMGPU_COLLECTIVE_VERSION 2
 
 /* The image (cuLibraryLoadData) whose kernels, whatever their names, are functions as
  * simgpuCollectiveFunction() gives them: for who finds its kernels by the public look-ups, as NCCL
@@ -58,11 +58,15 @@ typedef struct SimgpuSubmission {
     uint64_t cost_ns; /* only for rendezvous_count == 0; 0: the default kernel cost */
     float sm_share;   /* (0, 1]; 0: SIMGPU_NCCL_SM_SHARE, default 0.015 */
     uint32_t reserved;
-    void* instance; /* handed to the two callbacks */
+    void* instance; /* handed to the callbacks */
     /* The operation has reached the head of its stream; everything before it in the stream has
      * taken effect. Copies the input into the exchange buffer. Runs on the process's executor
      * thread; peers cannot finish the collective before it returns. May be NULL. */
     void (*on_start)(void* instance);
+    /* Every participant's on_start has returned, and the device is still at it: the time to make
+     * the output, somewhere aside, so that on_done has little left to do. Runs on the executor
+     * thread, at most once, before on_done. Where all arrive late it may not come. May be NULL. */
+    void (*on_staged)(void* instance);
     /* The collective is over on all ranks (aborted == 0: every participant's on_start has
      * returned), or it was aborted, or the device server has died (aborted != 0; on_start may then
      * not have run). Produces the output and frees `instance`. Runs on the executor thread in

@@ -43,7 +43,8 @@ using Counter = std::shared_ptr<std::atomic<std::uint32_t>>;
 
 // The client's part of one operation on the wire. All callbacks may be empty.
 struct PendingOp {
-    std::function<void()> on_start;  // executor thread at kStarted; acknowledged on return
+    std::function<void()> on_start;   // executor thread at kStarted; acknowledged on return
+    std::function<void()> on_staged;  // executor thread at kStaged
     std::function<void()>
         host_function;  // host function thread after kStarted; acknowledged on return
     std::optional<ValueWait> value_wait;  // acknowledged once satisfied
@@ -112,6 +113,7 @@ class Connection {
     void host_main();
     void handle(const Notice& notice);
     void handle_started(OpId op);
+    void handle_staged(OpId op);
     void handle_done(const Notice& notice);
     void handle_comm_ready(const Notice& notice);
     void check_value_waits();

@@ -153,6 +153,9 @@ void Connection::handle(const Notice& notice) {
         case NoticeKind::kStarted:
             handle_started(notice.op);
             return;
+        case NoticeKind::kStaged:
+            handle_staged(notice.op);
+            return;
         case NoticeKind::kDone:
             handle_done(notice);
             return;
@@ -206,6 +209,17 @@ void Connection::handle_started(OpId op) {
     acknowledge(op);
 }
 
+void Connection::handle_staged(OpId op) {
+    std::unique_lock lock(mutex_);
+    const auto found = pending_.find(op);
+    if (found == pending_.end()) return;
+    PendingOp& pending = found->second;
+    lock.unlock();
+    if (!pending.on_staged) return;
+    const std::lock_guard effect(effect_mutex_);
+    if (!stopping_) pending.on_staged();
+}
+
 void Connection::handle_done(const Notice& notice) {
     std::unique_lock lock(mutex_);
     const auto found = pending_.find(notice.op);
@@ -221,6 +235,7 @@ void Connection::handle_done(const Notice& notice) {
 
     // What the operation held goes first: a program that sees it complete may count on that.
     pending.on_start = nullptr;
+    pending.on_staged = nullptr;
     pending.on_done = nullptr;
     const Counter in_flight = std::move(pending.in_flight);
     if (notice.status == 0) hold_until(notice.time_ns);

@@ -87,6 +87,9 @@ CUresult enqueue(Driver& d, const Queue& queue, const Work& work, TimeStamp done
         pending.on_start = [submission] {
             if (submission.on_start != nullptr) submission.on_start(submission.instance);
         };
+        if (submission.on_staged != nullptr) {
+            pending.on_staged = [submission] { submission.on_staged(submission.instance); };
+        }
         pending.on_done = [submission, keep = work.collective](bool aborted) {
             if (submission.on_done != nullptr)
                 submission.on_done(submission.instance, aborted ? 1 : 0);

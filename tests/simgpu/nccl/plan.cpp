@@ -115,6 +115,8 @@ struct Plan::Instance {
     std::vector<std::uint64_t> send_sequences;
     std::vector<std::uint64_t> receive_sequences;
     std::vector<SimgpuRendezvous> rendezvous;
+    std::vector<std::vector<const void*>> inputs;     // of each collective, by rank, once found
+    std::vector<std::vector<unsigned char>> results;  // made ahead; empty: not yet
     bool failed = false;
 };
 
@@ -155,6 +157,7 @@ struct Callbacks {
             submission->rendezvous_count = static_cast<std::uint32_t>(instance->rendezvous.size());
             submission->rendezvous = instance->rendezvous.data();
             submission->on_start = start;
+            submission->on_staged = staged;
             submission->on_done = done;
             submission->instance = instance.release();
             return 0;
@@ -166,6 +169,16 @@ struct Callbacks {
     static void start(void* data) {
         auto& instance = *static_cast<Plan::Instance*>(data);
         instance.plan->start(instance);
+    }
+
+    static void staged(void* data) {
+        auto& instance = *static_cast<Plan::Instance*>(data);
+        try {
+            instance.plan->staged(instance);
+        } catch (const std::bad_alloc&) {
+            instance.inputs.clear();  // done() finds them and makes the results in place
+            instance.results.clear();
+        }
     }
 
     static void done(void* data, int aborted) {
@@ -274,40 +287,70 @@ void Plan::stage(const Task& task, unsigned char* target) const {
     }
 }
 
-void Plan::finish(const Task& task, const std::vector<const void*>& inputs) const {
+bool Plan::has_result(const Task& task) const {
+    return task.kind != Kind::kReduce || task.peer == comm_->rank();
+}
+
+std::size_t Plan::result_bytes(const Task& task) const {
+    return task.kind == Kind::kAllGather ? task.bytes() * static_cast<std::size_t>(comm_->ranks())
+                                         : task.bytes();
+}
+
+void Plan::finish(const Task& task, const std::vector<const void*>& inputs, void* target) const {
     const std::size_t bytes = task.bytes();
     const int ranks = comm_->ranks();
     const auto own = static_cast<std::size_t>(comm_->rank());
     switch (task.kind) {
         case Kind::kReduce:
-            if (task.peer != comm_->rank()) {
-                return;
-            }
-            [[fallthrough]];
         case Kind::kAllReduce:
-            combine(task.reduction, task.type, task.count, ranks, inputs.data(), task.receive);
+            combine(task.reduction, task.type, task.count, ranks, inputs.data(), target);
             return;
         case Kind::kReduceScatter: {
             std::vector<const void*> parts;
             for (const void* const input : inputs) {
                 parts.push_back(static_cast<const unsigned char*>(input) + own * bytes);
             }
-            combine(task.reduction, task.type, task.count, ranks, parts.data(), task.receive);
+            combine(task.reduction, task.type, task.count, ranks, parts.data(), target);
             return;
         }
         case Kind::kAllGather:
             for (std::size_t rank = 0; rank < inputs.size(); ++rank) {
-                std::memcpy(static_cast<unsigned char*>(task.receive) + rank * bytes, inputs[rank],
+                std::memcpy(static_cast<unsigned char*>(target) + rank * bytes, inputs[rank],
                             bytes);
             }
             return;
         case Kind::kBroadcast:
-            std::memcpy(task.receive, inputs[static_cast<std::size_t>(task.peer)], bytes);
+            std::memcpy(target, inputs[static_cast<std::size_t>(task.peer)], bytes);
             return;
         case Kind::kSend:
         case Kind::kReceive:
             return;
     }
+}
+
+// What all ranks have put into their exchange buffers. False: they did not call the same.
+bool Plan::find_inputs(Instance& instance) const {
+    if (!instance.inputs.empty()) {
+        return true;
+    }
+    std::vector<const unsigned char*> buffers;
+    for (int rank = 0; rank < comm_->ranks(); ++rank) {
+        const void* const buffer =
+            comm_->exchange()->peer(rank, instance.number, staged_total_, signature_);
+        if (!buffer) {
+            warn("ranks %d and %d called different collectives (number %llu of this communicator)",
+                 comm_->rank(), rank, static_cast<unsigned long long>(instance.number));
+            return false;
+        }
+        buffers.push_back(static_cast<const unsigned char*>(buffer));
+    }
+    for (const std::size_t offset : offsets_) {
+        std::vector<const void*>& inputs = instance.inputs.emplace_back();
+        for (const unsigned char* const buffer : buffers) {
+            inputs.push_back(buffer + offset);
+        }
+    }
+    return true;
 }
 
 void Plan::start(Instance& instance) {
@@ -337,6 +380,23 @@ void Plan::start(Instance& instance) {
     }
 }
 
+void Plan::staged(Instance& instance) const {
+    if (comm_->ranks() == 1 || collectives_.empty() || instance.failed) {
+        return;
+    }
+    if (!find_inputs(instance)) {
+        instance.failed = true;
+        return;
+    }
+    for (std::size_t i = 0; i < collectives_.size(); ++i) {
+        std::vector<unsigned char>& result = instance.results.emplace_back();
+        if (has_result(collectives_[i])) {
+            result.resize(result_bytes(collectives_[i]));
+            finish(collectives_[i], instance.inputs[i], result.data());
+        }
+    }
+}
+
 void Plan::done(Instance& instance, bool aborted) {
     if (aborted) {
         comm_->set_async_error(ncclRemoteError);
@@ -361,27 +421,18 @@ void Plan::done(Instance& instance, bool aborted) {
             instance.failed = true;
         }
     }
-    if (!collectives_.empty()) {
-        std::vector<const unsigned char*> buffers;
-        for (int rank = 0; rank < comm_->ranks() && !instance.failed; ++rank) {
-            const void* const buffer =
-                comm_->exchange()->peer(rank, instance.number, staged_total_, signature_);
-            if (!buffer) {
-                warn(
-                    "ranks %d and %d called different collectives (number %llu of this "
-                    "communicator)",
-                    comm_->rank(), rank, static_cast<unsigned long long>(instance.number));
-                instance.failed = true;
-                break;
-            }
-            buffers.push_back(static_cast<const unsigned char*>(buffer));
+    if (!collectives_.empty() && !instance.failed) {
+        instance.failed = !find_inputs(instance);
+    }
+    for (std::size_t i = 0; i < instance.inputs.size() && !instance.failed; ++i) {
+        const Task& task = collectives_[i];
+        if (!has_result(task)) {
+            continue;
         }
-        for (std::size_t i = 0; i < collectives_.size() && !instance.failed; ++i) {
-            std::vector<const void*> inputs;
-            for (const unsigned char* const buffer : buffers) {
-                inputs.push_back(buffer + offsets_[i]);
-            }
-            finish(collectives_[i], inputs);
+        if (i < instance.results.size()) {
+            std::memcpy(task.receive, instance.results[i].data(), instance.results[i].size());
+        } else {
+            finish(task, instance.inputs[i], task.receive);
         }
     }
     if (instance.failed) {

@@ -57,8 +57,12 @@ class Plan {
     std::size_t staged_bytes(const Task& task) const;
     std::uint64_t link_bytes(const Task& task) const;
     void stage(const Task& task, unsigned char* target) const;
-    void finish(const Task& task, const std::vector<const void*>& inputs) const;
+    bool has_result(const Task& task) const;
+    std::size_t result_bytes(const Task& task) const;
+    void finish(const Task& task, const std::vector<const void*>& inputs, void* target) const;
+    bool find_inputs(Instance& instance) const;
     void start(Instance& instance);
+    void staged(Instance& instance) const;
     void done(Instance& instance, bool aborted);
 
     Comm comm_;
