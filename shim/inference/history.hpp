@@ -16,14 +16,19 @@ class WindowHistory {
     void learn(std::uint64_t signature, std::uint64_t length_ns) noexcept;
     // The expected length in ns, or nothing when this signature was never seen.
     std::optional<std::uint64_t> predict(std::uint64_t signature) const noexcept;
+    // Whether enough of them were seen for a short prediction to be relied on: passing a long
+    // window costs another job all of it, waiting for a short one costs little.
+    bool sure(std::uint64_t signature) const noexcept;
 
   private:
+    static constexpr std::uint32_t kSureFrom = 3;
     // Signatures repeat every iteration, so few are live; an old one is displaced by a new one in
     // its place.
     static constexpr std::size_t kEntries = 2048;
     struct Entry {
         std::uint64_t signature = 0;
-        std::uint64_t mean_ns = 0;
+        std::uint64_t mean_ns : 56 = 0;
+        std::uint64_t seen : 8 = 0;  // at most kSureFrom
     };
     std::array<Entry, kEntries> entries_{};
 };

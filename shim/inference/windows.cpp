@@ -103,19 +103,34 @@ void WindowInference::note_crossing(Stream& stream, std::uint64_t number) noexce
     position_ = 0;
 }
 
+// One of a size that was never seen, as fused gradients have it now and then, is taken to be like
+// the others of its communicator.
+std::optional<std::uint64_t> WindowInference::predict_window(
+    const Collective& collective) const noexcept {
+    const auto own = windows_.predict(collective.window_signature);
+    return own ? own : windows_.predict(collective.communicator_signature);
+}
+
+// Of two predictions, where there are any.
+static std::optional<std::uint64_t> longer(std::optional<std::uint64_t> a,
+                                           std::optional<std::uint64_t> b) noexcept {
+    return a && b ? std::max(a, b) : a ? a : b;
+}
+
 bool WindowInference::crossing_pays(Stream& stream, std::uint64_t number,
                                     std::uint64_t min_window_ns) noexcept {
     const std::lock_guard<std::mutex> guard(mutex_);
     const Collective& collective = slot(number);
     if (collective.number.load(std::memory_order_relaxed) == number) {
-        // A place in the iteration that is new (the first iteration that is followed, a changed
-        // order) takes the word of the same collective elsewhere.
+        // A place in the iteration that is new or was seen but a few times (the first iterations
+        // that are followed, an order that varies) takes the word of the same collective elsewhere.
         auto expected = contexts_.predict(collective.context_signature);
-        if (!expected) {
-            expected = crossings_.predict(collective.crossing_signature);
-        }
-        if (!expected) {
-            expected = windows_.predict(collective.window_signature);
+        if (!expected || !contexts_.sure(collective.context_signature)) {
+            const auto elsewhere = crossings_.sure(collective.crossing_signature)
+                                       ? crossings_.predict(collective.crossing_signature)
+                                       : longer(crossings_.predict(collective.crossing_signature),
+                                                predict_window(collective));
+            expected = longer(expected, elsewhere);
         }
         if (expected ? *expected >= min_window_ns : collective.computes) {
             return true;
@@ -172,6 +187,7 @@ std::uint64_t WindowInference::before_collective(Stream& stream, const Collectiv
     recent_.front() = signature;
     compute_before_newest_ = compute_launches();
     collective.window_signature = mix_signature(signature, 1);
+    collective.communicator_signature = mix_signature(call.communicator, computes ? 1 : 0);
     collective.crossing_signature = mix_signature(signature, 2 + position_);
     collective.context_signature = mix_signature(context(), 2 + position_);
     ++position_;
@@ -296,6 +312,7 @@ std::optional<FinishedCollective> WindowInference::poll_finished() noexcept {
             const std::uint64_t waited = collective.computes ? done.running_ns : done.exposed_ns;
             contexts_.learn(collective.context_signature, waited);
             crossings_.learn(collective.crossing_signature, waited);
+            windows_.learn(collective.communicator_signature, waited);
             if (waited != 0) {
                 windows_.learn(collective.window_signature, waited);
             }
@@ -397,7 +414,7 @@ std::optional<std::uint64_t> WindowInference::expected_window_ns(std::uint64_t n
     if (number == 0 || collective.number.load(std::memory_order_relaxed) != number) {
         return std::nullopt;
     }
-    return windows_.predict(collective.window_signature);
+    return predict_window(collective);
 }
 
 }  // namespace crossover

@@ -240,6 +240,7 @@ class WindowInference {
         std::uint64_t context_signature = 0;
         std::uint64_t crossing_signature = 0;
         std::uint64_t window_signature = 0;
+        std::uint64_t communicator_signature = 0;
         // The last markers of the job's compute as the collective saw them, with the stream of
         // each.
         struct Mark {
@@ -291,6 +292,7 @@ class WindowInference {
     std::uint64_t compute_launches() const noexcept;
     void drop_piece(PieceMarks& marks) noexcept;
     std::uint64_t measure_exposed(Collective& collective, std::uint64_t running_ns) noexcept;
+    std::optional<std::uint64_t> predict_window(const Collective& collective) const noexcept;
     bool marker_done(Marker& marker) noexcept;
     GpuEvent take_event() noexcept;
     void give_event(GpuEvent event) noexcept;
@@ -318,7 +320,8 @@ class WindowInference {
     // how many came since the last crossing.
     WindowHistory contexts_;
     WindowHistory crossings_;
-    WindowHistory windows_;  // by communicator and size: windows that did open
+    // By communicator and size, windows that did open; by communicator, all.
+    WindowHistory windows_;
     std::uint64_t next_number_ = 1;
     std::uint64_t oldest_in_flight_ = 1;  // no collective below it is in flight
     std::uint64_t position_ = 0;          // collectives since the last crossing

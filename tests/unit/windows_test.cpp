@@ -140,6 +140,45 @@ TEST_F(Windows, AWindowPaysOnlyWhereItsHistorySaysSo) {
     }
 }
 
+// Horovod fuses what is ready, so now and then there is a size that never was before.
+TEST_F(Windows, ASizeThatIsNewIsTakenToBeLikeTheOthersOfItsCommunicator) {
+    for (const auto& [communicate_ns, pays] :
+         {std::pair{20 * kMs, true}, std::pair{kMs / 10, false}}) {
+        WindowInference fresh(gpu);
+        Stream& main = *fresh.stream(kMain, kMain, StreamKind::kNonBlocking, 0);
+        for (const std::uint64_t bytes : {1000U, 1000U, 1000U, 750U}) {
+            const std::uint64_t number = fresh.before_collective(main, {7, bytes, 1});
+            gpu.work(kMain, communicate_ns);
+            fresh.after_collective(main, number, true);
+            ASSERT_EQ(fresh.unfinished_behind(main), number);
+            if (bytes == 750) {
+                EXPECT_EQ(fresh.crossing_pays(main, number, kMinWindow), pays);
+                EXPECT_EQ(fresh.expected_window_ns(number), communicate_ns);
+            }
+            gpu.now = gpu.end_of(kMain);
+            ASSERT_TRUE(fresh.poll_finished());
+        }
+        const std::uint64_t number = fresh.before_collective(main, {8, 750, 1});
+        gpu.work(kMain, communicate_ns);
+        fresh.after_collective(main, number, true);
+        EXPECT_FALSE(fresh.expected_window_ns(number)) << "another communicator";
+    }
+}
+
+// What varies is believed to be short only when it was so a few times: passing a long window by
+// costs the other job all of it.
+TEST_F(Windows, AShortWindowSeenOnceIsNoReasonToPassTheNext) {
+    WindowHistory history;
+    history.learn(5, 0);
+    EXPECT_FALSE(history.sure(5));
+    history.learn(5, 0);
+    history.learn(5, 0);
+    EXPECT_TRUE(history.sure(5));
+    EXPECT_FALSE(history.sure(6));
+    history.learn(5 + 2048, 0);
+    EXPECT_FALSE(history.sure(5)) << "displaced";
+}
+
 TEST_F(Windows, BucketsHiddenByBackwardAreToldFromTheExposedOne) {
     std::uint64_t exposed[3] = {};
     for (int iteration = 0; iteration < 3; ++iteration) {

@@ -5,6 +5,8 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -121,6 +123,10 @@ bool Connection::start_threads() {
 }
 
 void Connection::executor_main() {
+    // A device does not wait for the host's processors: where it may, this thread goes first.
+    sched_param first{};
+    first.sched_priority = 1;
+    pthread_setschedparam(pthread_self(), SCHED_RR | SCHED_RESET_ON_FORK, &first);
     std::array<Notice, kMaxRecords> notices;
     while (!stopping_) {
         if (!value_waits_.empty()) {
