@@ -60,7 +60,6 @@ class Run:
         for job in self.long_jobs:
             job.reference = references[job.name]
         self.short_jobs, self.live = [], []
-        self.attacks = []  # (uuid, ns)
         self.problems = []
         self.queue, self.order = [], itertools.count()
         self.next_episode = 0
@@ -149,7 +148,6 @@ class Run:
             self.counts["acts that came too late"] += 1
             return
         path, noise = files[plan.device], random.Random(plan.seed)
-        before = monotonic_ns()
         try:
             if plan.what == "remove":
                 path.unlink()
@@ -163,7 +161,6 @@ class Run:
         except FileNotFoundError:
             return
         self.counts[f"file: {plan.what}"] += 1
-        self.attacks.append((path.name.rpartition(".v")[0], before))
 
     # ---- the run
 
@@ -280,8 +277,8 @@ def run(build, options):
         with open(machine.folder / "ring.jsonl", encoding="ascii") as ring:
             segments, names = chaos_judge.read_ring(ring)
         subjects = chaos.subjects()
-        verdict = chaos_judge.judge(subjects, segments, names, compute, chaos.attacks)
-        owners, histories = chaos_judge.histories(subjects, segments, names, compute, chaos.attacks)
+        verdict = chaos_judge.judge(subjects, segments, names, compute)
+        owners, histories = chaos_judge.histories(subjects, segments, names, compute)
         stalls = chaos_report.stalls(subjects, owners, histories, compute)
         return chaos_report.Report(options, chaos, verdict, stalls)
 

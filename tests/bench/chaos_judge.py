@@ -16,9 +16,6 @@ CLOCK_NS = MS
 MEMORY_NS = 20_000
 # How long a job that had a device to itself may go on before it has heard of the other. A stopped one hears nothing.
 HEARING_NS = 500 * MS
-# How long jobs may take to find out about an attack on their file and to meet in the next one: after fault upon fault a
-# job pauses for up to a minute, and one that is alone sleeps for as long before it misses its file's name.
-REJOIN_NS = 65_000 * MS
 # What a piece of compute that passed without a turn may take (SmallPieces::kLongestNs), beside another job's compute,
 # by which it takes twice as long.
 SMALL_NS = 2 * MS
@@ -35,7 +32,7 @@ EXCUSES = {
     "clock": "given back at the end of its compute, within the precision of the device's notices",
     "alone": "submitted while no other job was there",
     "told late": "submitted before the job could hear that another had come",
-    "file attacked": "the device's file was attacked, and the job has not joined the new one yet",
+    "left": "submitted under a turn of a segment that was given up or damaged",
     "ungated": "the job has said in its log that it goes on without turns",
     "unclear": "the recorder lost events just then",
     "GIVEN BACK TOO EARLY": "submitted under a turn that was given back while it ran",
@@ -154,11 +151,21 @@ class Owners:
             for pid, start, end in subject.pids:
                 self.by_pid[pid].append((start, end, subject))
             by_name.update({name: subject for name in subject.names})
-        self.by_key = {key: by_name[name] for key, name in names.items() if name in by_name}
+        self.named = {key: by_name[name] for key, name in names.items() if name in by_name}
+        # Unnamed jobs go by their first rank's address, whose port a later one may have again.
+        self.attached = defaultdict(list)  # key: [(from ns, subject)]
         for segment in segments.values():
             for key, pid, start, _ in segment.attached:
-                if key not in self.by_key and (owner := self.of_pid(pid, start)):
-                    self.by_key[key] = owner
+                if owner := self.of_pid(pid, start):
+                    self.attached[key].append((start, owner))
+        for rows in self.attached.values():
+            rows.sort(key=lambda row: row[0])
+
+    def of_key(self, key, at):
+        if owner := self.named.get(key):
+            return owner
+        rows = self.attached.get(key, ())
+        return next((owner for start, owner in reversed(rows) if start <= at), rows[0][1] if rows else None)
 
     def of_pid(self, pid, at):
         return next((subject for start, end, subject in self.by_pid.get(pid, ()) if start <= at <= end), None)
@@ -167,22 +174,21 @@ class Owners:
 class DeviceHistory:
     """All turns and presences on one device, over all its files."""
 
-    def __init__(self, segments, owners, attacks):
+    def __init__(self, segments, owners):
         self.segments = segments
-        self.attacks = attacks  # ns
         self.turns = defaultdict(list)  # subject name: [(start, end, how, stamp)]
         self.present = defaultdict(list)
         self.passed = defaultdict(list)  # subject name: [at]
         self.lost = sorted(at for segment in segments for at in segment.lost)
         for segment in segments:
             for turn in segment.turns:
-                if owner := owners.by_key.get(turn.key):
+                if owner := owners.of_key(turn.key, turn.start):
                     self.turns[owner.name].append((turn.start, min(turn.end, segment.closed), turn.how))
             for key, at in segment.passed:
-                if owner := owners.by_key.get(key):
+                if owner := owners.of_key(key, at):
                     self.passed[owner.name].append(at)
             for key, _, start, end in segment.attached:
-                if owner := owners.by_key.get(key):
+                if owner := owners.of_key(key, start):
                     self.present[owner.name].append((start, min(end, segment.closed), segment))
         for rows in (*self.turns.values(), *self.present.values()):
             rows.sort(key=lambda row: row[:2])
@@ -224,14 +230,6 @@ class DeviceHistory:
             until = max(until, end)
         return since if since is not None and until >= at else None
 
-    def attacked(self, subject, at):
-        """Whether the newest attack before `at` came after the job joined the file that it is in now, and lately."""
-        attack = max((each for each in self.attacks if each <= at), default=None)
-        if attack is None or at - attack > REJOIN_NS + stopped_within(subject, attack, at):
-            return False
-        joined = max((start for start, _, _ in self.present.get(subject.name, ()) if start <= at), default=0)
-        return joined <= attack
-
 
 def stopped_within(subject, start, end):
     """ns within (start, end) in which some process of the job was stopped."""
@@ -252,17 +250,13 @@ def classify(history, subject, submitted, start, end, under_way):
         if small := history.small_piece(name, history.turn_before(name, submitted), submitted, end - start):
             return [(0, small)]
     if turn and submitted <= turn[1] + (CLOCK_NS if turn[2] == "expire" else 0):
-        rest = {"expire": "lease tail", "lost": "unclear", "damaged": "file attacked", "reap": "lease tail",
+        rest = {"expire": "lease tail", "lost": "unclear", "damaged": "left", "reap": "lease tail",
                 "granted over": "NO TURN", "open": "own turn"}.get(turn[2])
         if turn[2] == "release":
             rest = "clock" if end <= turn[1] + CLOCK_NS else "GIVEN BACK TOO EARLY"
-        if rest in BROKEN and history.attacked(subject, end):
-            rest = "file attacked"
         return [(0, "own turn"), (turn[1], rest)]
     if small := history.small_piece(name, turn, submitted, end - start):
         return [(0, small)]
-    if history.attacked(subject, submitted):
-        return [(0, "file attacked")]
     if subject.ungated:
         return [(0, "ungated")]
     since = history.others(name, submitted)
@@ -355,27 +349,27 @@ def device_numbers(segments, compute, owners):
     votes = defaultdict(Counter)
     for segment in segments.values():
         for key, pid, start, _ in segment.attached:
-            owner = owners.of_pid(pid, start) or owners.by_key.get(key)
+            owner = owners.of_pid(pid, start) or owners.of_key(key, start)
             devices = seen.get((owner.name, pid), set()) if owner else set()
             if len(devices) == 1:
                 votes[segment.device].update(devices)
     return {uuid: count.most_common(1)[0][0] for uuid, count in votes.items()}
 
 
-def histories(subjects, segments, names, compute, attacks):
-    """{device number: DeviceHistory}; `attacks`: [(uuid, ns)]."""
+def histories(subjects, segments, names, compute):
+    """{device number: DeviceHistory}."""
     owners = Owners(subjects, segments, names)
     numbers = device_numbers(segments, compute, owners)
     found = {}
     for uuid, number in numbers.items():
         mine = [segment for segment in segments.values() if segment.device == uuid]
-        found[number] = DeviceHistory(mine, owners, [at for device, at in attacks if device == uuid])
+        found[number] = DeviceHistory(mine, owners)
     return owners, found
 
 
-def judge(subjects, segments, names, compute, attacks):
+def judge(subjects, segments, names, compute):
     verdict = Verdict()
-    owners, found = histories(subjects, segments, names, compute, attacks)
+    owners, found = histories(subjects, segments, names, compute)
     pieces = defaultdict(list)
     under_way = defaultdict(set)
     launched = set()  # (device, pid, job)

@@ -63,7 +63,7 @@ def stalls(subjects, owners, histories, compute):
     for device, history in histories.items():
         for segment in history.segments:
             for key, start, end in segment.waits:
-                owner = owners.by_key.get(key)
+                owner = owners.of_key(key, start)
                 if owner and owner.long_lived and end != NEVER and end - start > (wait[0] if wait else 0):
                     wait = (end - start, owner.name, device, start, end)
     return tuple(found and describe(histories, owners, by_name, *found) for found in (gap, wait))
@@ -72,7 +72,7 @@ def stalls(subjects, owners, histories, compute):
 def describe(histories, owners, by_name, length, name, device, start, end):
     waits = {number: sum(max(0, min(until, end) - max(since, start)) for segment in history.segments
                          for key, since, until in segment.waits
-                         if (owner := owners.by_key.get(key)) and owner.name == name)
+                         if (owner := owners.of_key(key, since)) and owner.name == name)
              for number, history in histories.items()}
     # A rank may stand still because its peer on another device waits.
     where = device if waits[device] * 2 >= length else max(waits, key=waits.get)

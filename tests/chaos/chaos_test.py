@@ -74,11 +74,11 @@ class Scene:
         rows = [json.dumps(dict(row, device=UUID, file=row.get("file", 1))) for row in self.ring]
         return chaos_judge.read_ring(rows)
 
-    def judge(self, attacks=()):
+    def judge(self):
         segments, names = self.segments()
         # So that the device's number in the truth log is known.
         self.kernel("a", 1.5, 1.5, 1.5)
-        return chaos_judge.judge(list(self.subjects.values()), segments, names, self.compute, list(attacks))
+        return chaos_judge.judge(list(self.subjects.values()), segments, names, self.compute)
 
 
 class JudgeTest(unittest.TestCase):
@@ -177,15 +177,16 @@ class JudgeTest(unittest.TestCase):
         scene.subjects["b"].ungated = True
         self.excused(scene.judge(), "ungated", 3)
 
-    def test_an_attacked_file_excuses_until_the_next_is_joined(self):
-        def scene():
-            return Scene().turn("a", 2000, 2020).kernel("a", 2001, 2001, 2019).kernel("b", 2005, 2006, 2009)
-        self.excused(scene().judge([(UUID, 1900 * MS)]), "file attacked", 3)
-        self.assertEqual(len(scene().judge([(UUID, 2100 * MS)]).broken), 1, "an attack that came later")
-        late = Scene().turn("a", 80_000, 80_020).kernel("a", 80_001, 80_001, 80_019).kernel("b", 80_005, 80_006, 80_009)
-        self.assertEqual(len(late.judge([(UUID, 1900 * MS)]).broken), 1, "an attack of long ago")
-        joined = scene().event(1950, "attach", "b")
-        self.assertEqual(len(joined.judge([(UUID, 1900 * MS)]).broken), 1, "the new file was joined")
+    def test_a_key_that_comes_again_is_of_who_is_attached_then(self):
+        # An unnamed job has the address of an earlier one: two processes, one after the other, with one key.
+        scene = Scene(attached=("a",)).turn("a", 2000, 2020).kernel("a", 2001, 2001, 2019)
+        scene.subjects["c"] = Subject("c", [(3, 3000 * MS, 10**15)])
+        scene.ring.append({"time_ns": 2500 * MS, "kind": "detach", "value": 1, "client": 1, "job": 1, "key": f"{1:016x}"})
+        scene.ring.append({"time_ns": 3000 * MS, "kind": "attach", "value": 3, "client": 1, "job": 1, "key": f"{1:016x}"})
+        segments, names = scene.turn("a", 3100, 3200).segments()
+        owners = chaos_judge.Owners(list(scene.subjects.values()), segments, names)
+        self.assertEqual([owners.of_key(f"{1:016x}", at * MS).name for at in (0, 2010, 3000, 3150)], ["a", "a", "c", "c"])
+        self.assertIsNone(owners.of_key("none", 0))
 
     def test_two_turns_at_once_are_found_in_the_ring(self):
         verdict = Scene().event(10, "grant", "a").event(15, "grant", "b").judge()
@@ -203,7 +204,7 @@ class JudgeTest(unittest.TestCase):
         scene.kernel("a", 11, 11, 20).kernel("a", 521, 521, 530).kernel("b", 21, 21, 24)
         segments, names = scene.segments()
         subjects = list(scene.subjects.values())
-        owners, histories = chaos_judge.histories(subjects, segments, names, scene.compute, [])
+        owners, histories = chaos_judge.histories(subjects, segments, names, scene.compute)
         gap, wait = chaos_report.stalls(subjects, owners, histories, scene.compute)
         self.assertEqual((gap.job, gap.device, gap.gap_ms), ("a", 0, 501))
         self.assertEqual((wait.job, wait.gap_ms), ("a", 490))
