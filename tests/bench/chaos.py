@@ -21,7 +21,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "scripts" / "lib"), st
 
 import chaos_judge
 import chaos_report
-from chaos_jobs import LongJob, LongWorkload, ShortJob, adopt_orphans, backtraces, reap_adopted, solo_losses, went_ungated
+from chaos_jobs import (LongJob, LongWorkload, ShortJob, adopt_orphans, backtraces, reap_adopted, solo_losses,
+                        went_ungated)
 from chaos_plan import ATTACKS, SLOTS, episode, file_attack
 from job import JobError
 from machine import Build, MachineError, Parser, VirtualMachine, at_least, fail, monotonic_ns

@@ -147,7 +147,8 @@ class Report:
                                   f"{count['left']} of {count['left'] + count['wrong'] + count['lost']} short-lived "
                                   "ones"),
                  ("files left behind", f"{len(self.run.left_behind)}"),
-                 ("jobs that went on without turns", f"{len({name for name, line in self.said if went_ungated([line])})}")]
+                 ("jobs that went on without turns",
+                  f"{len({name for name, line in self.said if went_ungated([line])})}")]
         return rows
 
     def excuses(self):

@@ -181,11 +181,13 @@ class JudgeTest(unittest.TestCase):
         # An unnamed job has the address of an earlier one: two processes, one after the other, with one key.
         scene = Scene(attached=("a",)).turn("a", 2000, 2020).kernel("a", 2001, 2001, 2019)
         scene.subjects["c"] = Subject("c", [(3, 3000 * MS, 10**15)])
-        scene.ring.append({"time_ns": 2500 * MS, "kind": "detach", "value": 1, "client": 1, "job": 1, "key": f"{1:016x}"})
-        scene.ring.append({"time_ns": 3000 * MS, "kind": "attach", "value": 3, "client": 1, "job": 1, "key": f"{1:016x}"})
+        key = f"{1:016x}"
+        for at, kind, pid in ((2500, "detach", 1), (3000, "attach", 3)):
+            scene.ring.append({"time_ns": at * MS, "kind": kind, "value": pid, "client": 1, "job": 1, "key": key})
         segments, names = scene.turn("a", 3100, 3200).segments()
         owners = chaos_judge.Owners(list(scene.subjects.values()), segments, names)
-        self.assertEqual([owners.of_key(f"{1:016x}", at * MS).name for at in (0, 2010, 3000, 3150)], ["a", "a", "c", "c"])
+        found = [owners.of_key(key, at * MS).name for at in (0, 2010, 3000, 3150)]
+        self.assertEqual(found, ["a", "a", "c", "c"])
         self.assertIsNone(owners.of_key("none", 0))
 
     def test_two_turns_at_once_are_found_in_the_ring(self):
