@@ -28,7 +28,7 @@ class StreamMachine(VirtualMachine):
 def as_let_through(subjects, segments, names, compute):
     """`compute` with the time at which the GPU's queue let a kernel go for that of its submission, where it was
     submitted without a turn: the judge asks under which turn a kernel came to the device."""
-    owners, found = chaos_judge.histories(subjects, segments, names, compute, [])
+    owners, found = chaos_judge.histories(subjects, segments, names, compute)
     rows = []
     for device, pid, submitted, start, end in compute:
         subject = owners.of_pid(pid, submitted)
@@ -50,8 +50,8 @@ class StreamGate(unittest.TestCase):
         usual, scenarios.VirtualMachine = scenarios.VirtualMachine, StreamMachine
         self.addCleanup(setattr, scenarios, "VirtualMachine", usual)
         judge = chaos_judge.judge
-        chaos_judge.judge = lambda subjects, segments, names, compute, attacks: judge(
-            subjects, segments, names, as_let_through(subjects, segments, names, compute), attacks)
+        chaos_judge.judge = lambda subjects, segments, names, compute: judge(
+            subjects, segments, names, as_let_through(subjects, segments, names, compute))
         self.addCleanup(setattr, chaos_judge, "judge", judge)
 
     def in_turns(self, pattern):

@@ -165,7 +165,7 @@ def patterns_in_turns(build, pattern, compute_ms=20, iterations=30):
         compute = held_compute(machine.truth)
     segments, names = chaos_judge.read_ring(lines)
     subjects = [Subject(r.name, [(pid, 0, chaos_judge.NEVER) for pid in r.pids], (r.name,)) for r in results]
-    verdict = chaos_judge.judge(subjects, segments, names, compute, [])
+    verdict = chaos_judge.judge(subjects, segments, names, compute)
     return {"alone": alone, "results": results, "verdict": verdict,
             "passed": sum(len(segment.passed) for segment in segments.values())}
 
