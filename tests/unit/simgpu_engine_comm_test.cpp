@@ -92,8 +92,15 @@ TEST_F(Pair, EndsOnlyWhenEveryRankHasAcknowledged) {
     machine->ack(1, 1, 2 * kMs);
     machine->run();
     EXPECT_EQ(machine->done(1, 1), kNever);
+    const auto staged = [&](ClientId client) {
+        return std::count(machine->order.begin(), machine->order.end(),
+                          std::tuple{NoticeKind::kStaged, client, OpId{1}});
+    };
+    EXPECT_EQ(staged(1), 0) << "not all have brought theirs";
     machine->ack(2, 1, 6 * kMs);
     machine->run();
+    EXPECT_EQ(staged(1), 1);
+    EXPECT_EQ(staged(2), 1);
     EXPECT_EQ(machine->done(1, 1), 6 * kMs);
     EXPECT_EQ(machine->done(2, 1), 6 * kMs);
 }
