@@ -8,7 +8,6 @@
 // without one, and giving the turn back is as with waiting threads: by then all launches are out
 // and done. Both that and letting an epoch through are under turn_mutex_, which nobody holds across
 // a call to the driver.
-#include <sys/prctl.h>
 
 #include <algorithm>
 #include <mutex>
@@ -190,8 +189,7 @@ void* DeviceGate::keeper_main(void* self) noexcept {
 }
 
 void DeviceGate::keep() noexcept {
-    ::prctl(PR_SET_NAME, "crossover");
-    ::prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
+    be_prompt();
     while (begin_use()) {
         const std::uint32_t seen = keeper_word_.load(std::memory_order_acquire);
         const Epochs::Epoch epoch = epochs_.pending();

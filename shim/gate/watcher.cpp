@@ -4,14 +4,15 @@
 // threads at a crossing when their collective has ended. It sleeps without waking while the job is
 // alone or nothing is in flight.
 #include <sched.h>
-#include <sys/prctl.h>
 
 #include <algorithm>
 
 #include "arbiter/futex.hpp"
 #include "shim/gate/device_gate.hpp"
+#include "shim/gate/quiet_thread.hpp"
 #include "shim/log.hpp"
 #include "shim/real_driver.hpp"
+#include "shim/relaxed_capture.hpp"
 
 namespace crossover {
 
@@ -36,8 +37,7 @@ void* DeviceGate::watcher_main(void* self) noexcept {
 }
 
 void DeviceGate::watch() noexcept {
-    ::prctl(PR_SET_NAME, "crossover");
-    ::prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
+    be_prompt();
     client_ = Client::attach(device_, job_, ordinal_, options_, attach_status_);
     if (client_ != nullptr) {
         if (const Status replaced = client_->replaced(); replaced != Status::kOk) {
@@ -47,6 +47,7 @@ void DeviceGate::watch() noexcept {
         if (const RealDriver* driver = real_driver();
             driver != nullptr && driver->ctx_set_current != nullptr) {
             driver->ctx_set_current(static_cast<CUcontext>(context_));
+            relax_this_thread(*driver);
         }
         changed_at_ = silent_since_ = monotonic_ns();
         update_quiet();
@@ -183,9 +184,11 @@ std::uint64_t DeviceGate::poll_pause(std::uint64_t now) noexcept {
     if (window_number_ != 0) {
         phase.began = window_since_;
         phase.length = inference_.expected_window_ns(window_number_).value_or(0);
+        phase.spread = 2 * inference_.window_deviation_ns(window_number_);
         phase.reliable = true;
     } else if (turn_began_ != 0) {
         phase.length = turn_length_.ns();
+        phase.spread = turn_length_.spread();
         phase.reliable = turn_length_.reliable();
     }
     return poll_pause_ns(phase);

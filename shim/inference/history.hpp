@@ -16,6 +16,8 @@ class WindowHistory {
     void learn(std::uint64_t signature, std::uint64_t length_ns) noexcept;
     // The expected length in ns, or nothing when this signature was never seen.
     std::optional<std::uint64_t> predict(std::uint64_t signature) const noexcept;
+    // By how much the lengths differ from that, on average; 0: they do not, or nothing is known.
+    std::uint64_t deviation(std::uint64_t signature) const noexcept;
     // Whether enough of them were seen for a short prediction to be relied on: passing a long
     // window costs another job all of it, waiting for a short one costs little.
     bool sure(std::uint64_t signature) const noexcept;
@@ -29,6 +31,7 @@ class WindowHistory {
         std::uint64_t signature = 0;
         std::uint64_t mean_ns : 56 = 0;
         std::uint64_t seen : 8 = 0;  // at most kSureFrom
+        std::uint64_t deviation_ns = 0;
     };
     std::array<Entry, kEntries> entries_{};
 };

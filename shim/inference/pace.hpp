@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 namespace crossover {
@@ -13,7 +14,8 @@ namespace crossover {
 inline constexpr std::uint64_t kShortestPollNs = 50'000;
 inline constexpr std::uint64_t kLongestPollNs = 300'000;
 inline constexpr std::uint64_t kAgeFraction = 64;
-// So close to the end that is expected, it is asked about as often as may be.
+// So close to the end that is expected, and by how much earlier ones were off, it is asked about as
+// often as may be.
 inline constexpr std::uint64_t kMarginFraction = 32;
 // Before the last eighth of a length that can be relied on, an end is seen late by at most a 16th.
 inline constexpr std::uint64_t kFarFraction = 8;
@@ -25,7 +27,8 @@ struct PhaseUnderWay {
     std::uint64_t changed_at = 0;  // when something of it was seen to change last
     std::uint64_t began = 0;
     std::uint64_t length = 0;  // expected; 0: unknown
-    bool reliable = false;     // the last ones of the kind were about as long
+    std::uint64_t spread = 0;  // by how much the last ones of the kind differed
+    bool reliable = false;     // they were about as long
 };
 
 // For how long the phase may be left unasked.
@@ -34,7 +37,8 @@ constexpr std::uint64_t poll_pause_ns(const PhaseUnderWay& phase) noexcept {
     const std::uint64_t usual = std::clamp((now - std::min(now, phase.changed_at)) / kAgeFraction,
                                            kShortestPollNs, kLongestPollNs);
     const std::uint64_t end = phase.began + phase.length;
-    const std::uint64_t margin = phase.length / kMarginFraction;
+    const std::uint64_t margin =
+        phase.length / kMarginFraction + std::min(phase.spread, phase.length / kFarFraction);
     if (phase.length == 0 || now > end + margin) {
         return usual;
     }
@@ -54,20 +58,24 @@ constexpr std::uint64_t poll_pause_ns(const PhaseUnderWay& phase) noexcept {
 class PhaseLength {
   public:
     void learn(std::uint64_t ns) noexcept {
-        before_ = last_;
-        last_ = ns;
+        std::copy_backward(last_.begin(), last_.end() - 1, last_.end());
+        last_.front() = ns;
     }
     // Of the last one; 0: none yet.
-    std::uint64_t ns() const noexcept { return last_; }
+    std::uint64_t ns() const noexcept { return last_[0]; }
     // The last two were alike, to an eighth.
     bool reliable() const noexcept {
-        const auto [less, more] = std::minmax(before_, last_);
+        const auto [less, more] = std::minmax(last_[0], last_[1]);
         return less != 0 && more - less <= more / 8;
+    }
+    // By how much the last few differ.
+    std::uint64_t spread() const noexcept {
+        const auto [least, most] = std::minmax_element(last_.begin(), last_.end());
+        return *least == 0 ? 0 : *most - *least;
     }
 
   private:
-    std::uint64_t last_ = 0;
-    std::uint64_t before_ = 0;
+    std::array<std::uint64_t, 4> last_{};
 };
 
 // How long a silence must last for the turn to be given back: a time that the program's owner set,

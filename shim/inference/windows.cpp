@@ -417,4 +417,12 @@ std::optional<std::uint64_t> WindowInference::expected_window_ns(std::uint64_t n
     return predict_window(collective);
 }
 
+std::uint64_t WindowInference::window_deviation_ns(std::uint64_t number) noexcept {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    const Collective& collective = slot(number);
+    return collective.number.load(std::memory_order_relaxed) == number
+               ? windows_.deviation(collective.window_signature)
+               : 0;
+}
+
 }  // namespace crossover

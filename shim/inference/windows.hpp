@@ -211,6 +211,8 @@ class WindowInference {
     // How long a window that is open now is expected to last in all, for this collective, or the
     // newest one in flight.
     std::optional<std::uint64_t> expected_window_ns(std::uint64_t number = 0) noexcept;
+    // By how much earlier windows of this collective differed from that, on average.
+    std::uint64_t window_deviation_ns(std::uint64_t number) noexcept;
     // --- pieces of compute (small_pieces.hpp, which has one thread at a time call these)
     // Where the iteration stands: the newest collectives and the launches since, as one number.
     std::uint64_t place() noexcept;

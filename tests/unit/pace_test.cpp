@@ -53,6 +53,35 @@ TEST(PollPause, TheExpectedEndIsSeenAtOnceHoweverLongThePhase) {
     }
 }
 
+TEST(PollPause, AnEndThatIsOffAsEarlierOnesWereIsSeenAtOnce) {
+    constexpr std::uint64_t kLength = 40 * kMs;
+    for (const std::uint64_t end : {kLength - 3 * kMs, kLength - kMs, kLength + 3 * kMs}) {
+        std::uint64_t now = kBegan;
+        while (now < kBegan + end) {
+            now += poll_pause_ns({.now = now,
+                                  .changed_at = kBegan,
+                                  .began = kBegan,
+                                  .length = kLength,
+                                  .spread = 2 * kMs,
+                                  .reliable = true});
+        }
+        EXPECT_LE(now, kBegan + end + kShortestPollNs) << end;
+    }
+}
+
+TEST(PollPause, LengthsOfNoUseCostNoMoreThanAQuarterOfThePhase) {
+    constexpr std::uint64_t kLength = 40 * kMs;
+    const auto pause = [](std::uint64_t age) {
+        return poll_pause_ns({.now = kBegan + age,
+                              .changed_at = kBegan,
+                              .began = kBegan,
+                              .length = kLength,
+                              .spread = 30 * kMs});
+    };
+    EXPECT_EQ(pause(kLength - 7 * kMs), kLongestPollNs);
+    EXPECT_EQ(pause(kLength + 7 * kMs), kLongestPollNs);
+}
+
 TEST(PollPause, AnEarlyEndIsSeenLateByASixteenthAtMost) {
     for (const std::uint64_t length : {1 * kMs, 3 * kMs, 20 * kMs, 100 * kMs}) {
         for (std::uint64_t eighths = 1; eighths <= 8; ++eighths) {
@@ -100,6 +129,17 @@ TEST(PhaseLength, IsReliedOnOnceTwoWereAlike) {
     EXPECT_EQ(length.ns(), 1 * kMs);
     length.learn(1 * kMs);
     EXPECT_TRUE(length.reliable());
+}
+
+TEST(PhaseLength, TellsByHowMuchTheLastFourDiffer) {
+    PhaseLength length;
+    for (const std::uint64_t ms : {90, 20, 23, 21}) {
+        EXPECT_EQ(length.spread(), 0U) << "too few";
+        length.learn(ms * kMs);
+    }
+    EXPECT_EQ(length.spread(), 70 * kMs);
+    length.learn(22 * kMs);
+    EXPECT_EQ(length.spread(), 3 * kMs);
 }
 
 TEST(IdleGrace, IsShortOnceSilencesGoOnAndOn) {

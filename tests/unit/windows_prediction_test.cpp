@@ -232,5 +232,19 @@ TEST(WindowHistory, FollowsAChangeAndShrugsAtOneOddWindow) {
     EXPECT_FALSE(history.predict(5 + 2048)) << "another signature in the same place";
 }
 
+TEST(WindowHistory, TellsByHowMuchLengthsDiffer) {
+    WindowHistory history;
+    EXPECT_EQ(history.deviation(5), 0U);
+    for (int each = 0; each < 40; ++each) {
+        history.learn(5, 8000);
+    }
+    EXPECT_EQ(history.deviation(5), 0U);
+    for (int each = 0; each < 40; ++each) {
+        history.learn(5, each % 2 == 0 ? 9000 : 7000);
+    }
+    EXPECT_NEAR(static_cast<double>(history.deviation(5)), 1000.0, 200.0);
+    EXPECT_EQ(history.deviation(5 + 2048), 0U) << "another signature in the same place";
+}
+
 }  // namespace
 }  // namespace crossover

@@ -54,6 +54,7 @@ void release_streams(Driver& d, Capture& capture) {
     }
     capture.streams.clear();
     std::erase_if(d.captures, [&](const auto& other) { return other.get() == &capture; });
+    d.capture_count = d.captures.size();
 }
 
 template <typename Body>
@@ -98,6 +99,7 @@ CUresult begin(CUstream handle, DefaultStream meaning, CUstreamCaptureMode mode,
             capture->graph = std::make_unique<CUgraph_st>();
         }
         d.captures.push_back(capture);
+        d.capture_count = d.captures.size();
         stream->capture = std::move(capture);
         stream->capture_frontier = std::move(after);
         return CUDA_SUCCESS;
@@ -230,6 +232,7 @@ CUresult add_captured(Driver&, CUstream stream, Work work) {
 
 CUresult record_captured(CUstream stream, CUevent event) {
     if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    const std::lock_guard leaf(driver().events_mutex);
     event->captured = true;
     event->capture = stream->capture;
     event->capture_nodes = stream->capture_frontier;
@@ -312,8 +315,7 @@ SIMGPU_EXPORT CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCapture
     if (mode == nullptr || *mode < CU_STREAM_CAPTURE_MODE_GLOBAL ||
         *mode > CU_STREAM_CAPTURE_MODE_RELAXED)
         return CUDA_ERROR_INVALID_VALUE;
-    return call([&](Driver&, auto&) -> CUresult {
-        std::swap(*mode, this_thread().capture_mode);
-        return CUDA_SUCCESS;
-    });
+    const CUresult alive = check_alive(driver());
+    if (alive == CUDA_SUCCESS) std::swap(*mode, this_thread().capture_mode);
+    return alive;
 }

@@ -4,7 +4,8 @@
 // memory in memory.hpp, capture and graphs in capture.hpp.
 //
 // One lock, Driver::mutex, covers every object here and keeps submissions in order. Waits release
-// it. The executor thread never takes it.
+// it. The executor thread never takes it. Events are changed under Driver::events_mutex, too, so
+// that a thread which asks for one again and again does not wait for another's submissions.
 #pragma once
 
 // Declares every ABI version of every function under its own name, so that the compiler checks each
@@ -125,6 +126,7 @@ namespace simgpu {
 
 struct Driver {
     std::mutex mutex;
+    std::mutex events_mutex;  // taken after `mutex`, for moments only: `events` and their fields
     CUresult init_result = CUDA_ERROR_NOT_INITIALIZED;
     std::atomic<bool> initialized{false};
     std::atomic<bool> finished{false};  // the process is exiting
@@ -144,6 +146,7 @@ struct Driver {
     std::unordered_set<CUgraphExec> execs;
     std::unordered_set<CUmemoryPool> pools;
     std::vector<std::shared_ptr<Capture>> captures;  // in progress
+    std::atomic<std::size_t> capture_count{0};       // of them
     std::set<std::pair<std::uint64_t, std::uint32_t>>
         comms;  // number and rank of those this process is in
     std::uint64_t next_stream_id = 1;

@@ -2,6 +2,8 @@
 // Events: record, wait, query, elapsed time. Times are nominal device times, so they do not depend
 // on when this process got to run.
 
+#include <optional>
+
 #include "capture.hpp"
 #include "twins.hpp"
 
@@ -71,25 +73,56 @@ CUresult check_host_use(Driver& d, CUevent event) {
     return CUDA_ERROR_CAPTURED_EVENT;
 }
 
+struct LastRecord {
+    OpId op;
+    TimeStamp done_ns;
+    const Device* device;
+    unsigned flags;  // of the event
+    bool captured;
+};
+
+// What a query needs of an event, without the driver's lock: a thread that asks again and again
+// does not wait for another's submissions. Nothing: no such event.
+std::optional<LastRecord> last_record(Driver& d, CUevent event) noexcept {
+    const std::lock_guard leaf(d.events_mutex);
+    if (!d.events.contains(event)) return std::nullopt;
+    return LastRecord{event->op, event->done_ns, event->context->device, event->flags,
+                      event->captured};
+}
+
+CUresult query(CUevent event) {
+    Driver& d = driver();
+    if (const CUresult alive = check_alive(d); alive != CUDA_SUCCESS) return alive;
+    const auto seen = last_record(d, event);
+    if (!seen) return CUDA_ERROR_INVALID_HANDLE;
+    if (seen->captured || d.capture_count != 0) {
+        const CUresult rc = call([&](Driver&, auto&) { return check_host_use(d, event); });
+        if (rc != CUDA_SUCCESS) return rc;
+    }
+    return d.connection->complete(seen->op) ? still_there(d) : CUDA_ERROR_NOT_READY;
+}
+
 CUresult elapsed(float* milliseconds, CUevent start, CUevent end) {
     if (milliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    return call([&](Driver& d, auto&) -> CUresult {
-        for (CUevent event : {start, end}) {
-            if (!d.events.contains(event)) return CUDA_ERROR_INVALID_HANDLE;
-            if ((event->flags & CU_EVENT_DISABLE_TIMING) != 0) return CUDA_ERROR_INVALID_HANDLE;
-            if (event->captured) return CUDA_ERROR_CAPTURED_EVENT;
-            if (event->op == 0) return CUDA_ERROR_INVALID_HANDLE;
-        }
-        if (start->context->device != end->context->device) return CUDA_ERROR_INVALID_HANDLE;
-        for (CUevent event : {start, end})
-            if (!d.connection->complete(event->op)) return CUDA_ERROR_NOT_READY;
-        if (const CUresult rc = still_there(d); rc != CUDA_SUCCESS) return rc;
-        const std::uint64_t from = start->done_ns->load(std::memory_order_acquire);
-        const std::uint64_t to = end->done_ns->load(std::memory_order_acquire);
-        *milliseconds =
-            static_cast<float>(static_cast<double>(static_cast<std::int64_t>(to - from)) / 1e6);
-        return CUDA_SUCCESS;
-    });
+    Driver& d = driver();
+    if (const CUresult alive = check_alive(d); alive != CUDA_SUCCESS) return alive;
+    const auto from = last_record(d, start);
+    const auto to = last_record(d, end);
+    for (const auto* event : {&from, &to}) {
+        if (!*event) return CUDA_ERROR_INVALID_HANDLE;
+        if (((*event)->flags & CU_EVENT_DISABLE_TIMING) != 0) return CUDA_ERROR_INVALID_HANDLE;
+        if ((*event)->captured) return CUDA_ERROR_CAPTURED_EVENT;
+        if ((*event)->op == 0) return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (from->device != to->device) return CUDA_ERROR_INVALID_HANDLE;
+    for (const auto* event : {&from, &to})
+        if (!d.connection->complete((*event)->op)) return CUDA_ERROR_NOT_READY;
+    if (const CUresult rc = still_there(d); rc != CUDA_SUCCESS) return rc;
+    const std::uint64_t began = from->done_ns->load(std::memory_order_acquire);
+    const std::uint64_t ended = to->done_ns->load(std::memory_order_acquire);
+    *milliseconds =
+        static_cast<float>(static_cast<double>(static_cast<std::int64_t>(ended - began)) / 1e6);
+    return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -97,6 +130,7 @@ CUresult elapsed(float* milliseconds, CUevent start, CUevent end) {
 CUresult record_event(Driver& d, CUevent event, const Queue& queue) {
     auto done_ns = std::make_shared<std::atomic<std::uint64_t>>(0);
     if (const CUresult rc = enqueue(d, queue, Work{}, done_ns); rc != CUDA_SUCCESS) return rc;
+    const std::lock_guard leaf(d.events_mutex);
     event->op = *queue.last_op;
     event->done_ns = std::move(done_ns);
     event->captured = false;
@@ -123,6 +157,7 @@ SIMGPU_EXPORT CUresult CUDAAPI cuEventCreate(CUevent* event, unsigned int flags)
         auto made = std::make_unique<CUevent_st>();
         made->context = context;
         made->flags = flags;
+        const std::lock_guard leaf(d.events_mutex);
         d.events.insert(made.get());
         *event = made.release();
         return CUDA_SUCCESS;
@@ -131,6 +166,7 @@ SIMGPU_EXPORT CUresult CUDAAPI cuEventCreate(CUevent* event, unsigned int flags)
 
 SIMGPU_EXPORT CUresult CUDAAPI cuEventDestroy_v2(CUevent event) {
     return call([&](Driver& d, auto&) -> CUresult {
+        const std::lock_guard leaf(d.events_mutex);
         if (d.events.erase(event) == 0) return CUDA_ERROR_INVALID_HANDLE;
         delete event;  // a pending record completes by itself
         return CUDA_SUCCESS;
@@ -144,12 +180,7 @@ SIMGPU_PTSZ(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned in
 SIMGPU_PTSZ(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned int flags),
             stream_wait(stream, kDefault, event, flags))
 
-SIMGPU_EXPORT CUresult CUDAAPI cuEventQuery(CUevent event) {
-    return call([&](Driver& d, auto&) -> CUresult {
-        if (const CUresult rc = check_host_use(d, event); rc != CUDA_SUCCESS) return rc;
-        return d.connection->complete(event->op) ? still_there(d) : CUDA_ERROR_NOT_READY;
-    });
-}
+SIMGPU_EXPORT CUresult CUDAAPI cuEventQuery(CUevent event) { return query(event); }
 
 // Blocks without spinning whatever the event's and context's flags: processors are shared with the
 // virtual devices.
