@@ -84,6 +84,21 @@ def phases(lanes, pids, window, iterations):
     return Phases(*(sum(column) / scale for column in zip(*totals)))
 
 
+def iteration_ends(collectives, window, iterations):
+    """When the last collective of each of a process's `iterations` in `window` ended, from all its collectives'
+    intervals; empty where the iterations do not have as many each. The time of an iteration's end on the host is none
+    that a neighbour leaves alone: its last few kernels run before a wait for the turn or after it."""
+    ends = sorted(end for _, end in collectives if window[0] <= end <= window[1])
+    each = len(ends) // iterations
+    return ends[each - 1::each] if ends and len(ends) == each * iterations else []
+
+
+def mean_period(ends, window):
+    """Of those moments that lie in the window, in ms; None where these are fewer than three."""
+    inside = [end for end in ends if window[0] <= end <= window[1]]
+    return (inside[-1] - inside[0]) / 1e6 / (len(inside) - 1) if len(inside) >= 3 else None
+
+
 def bound(jobs, shared_link):
     """T* of one iteration of each job, in ms; the jobs' communication adds up only where they share a link."""
     return max(

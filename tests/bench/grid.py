@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "lib"))
 import grid_figures as figures
 from grid_cells import LINK_GBPS, all_cells
 from heat_map import heat_map
-from intervals import read_truth
+from intervals import iteration_ends, mean_period, read_truth
 from job import Job, JobError, Workload
 from machine import (REPOSITORY, Build, MachineError, Parser, VirtualMachine, at_least, fail, node_environment,
                      node_prefix)
@@ -142,11 +142,20 @@ class Grid:
                                        rank_prefix=self.rank_prefix(cell))
             machine.stop()
             window = shared_window(results)
-            parts = figures.computing_parts(read_truth(machine.truth), [r.pids for r in results], window,
-                                            cell.devices * cell.nodes)
+            lanes = read_truth(machine.truth)
+            parts = figures.computing_parts(lanes, [r.pids for r in results], window, cell.devices * cell.nodes)
+            periods = [self.period_ms(lanes, result, window) for result in results]
         same = all(result.losses == losses for result, losses in zip(results, references))
         late_ms = max(result.late_ms for result in results)
-        return figures.Shared([r.period_ms(window) for r in results], same, late_ms, load.busy, *parts)
+        return figures.Shared(periods, same, late_ms, load.busy, *parts)
+
+    @staticmethod
+    def period_ms(lanes, result, window):
+        """Of a job beside others in the window: from one iteration's communication to the next's on the device, or
+        where iterations communicate now more and now less often, by the program's own times."""
+        collectives = [row for (_, pid), kinds in lanes.items() if pid == result.pids[0] for row in kinds["communicate"]]
+        ends = iteration_ends(collectives, result.window, len(result.starts))
+        return mean_period(ends, window) or result.period_ms(window)
 
     def run(self, cell, progress):
         outcome = figures.Outcome(cell)

@@ -19,7 +19,7 @@ import grid_figures as figures
 from grid_cells import CENTRE, RATIOS, AskedJob, Cell, all_cells, job_of_ratio
 from grid_figures import Alone, Outcome, Shared
 from heat_map import colour, heat_map
-from intervals import Phases
+from intervals import Phases, iteration_ends, mean_period
 from markers import replace_between
 
 MS = 1_000_000
@@ -49,6 +49,19 @@ class Asked(unittest.TestCase):
         self.assertEqual(row[row.index("--compute-ms") + 1], "20")
         self.assertIn("--overlap", row)
         self.assertNotIn("--overlap", CENTRE.workload(2, 10).arguments())
+
+
+class Periods(unittest.TestCase):
+    def test_an_iteration_ends_with_its_last_collective(self):
+        collectives = [(start * MS, (start + 2) * MS) for start in (1, 11, 15, 21, 25, 31, 35, 41)]
+        self.assertEqual(iteration_ends(collectives, (10 * MS, 40 * MS), 3), [17 * MS, 27 * MS, 37 * MS])
+        self.assertEqual(iteration_ends(collectives, (10 * MS, 50 * MS), 3), [], "seven in three iterations")
+        self.assertEqual(iteration_ends([], (10 * MS, 40 * MS), 3), [])
+
+    def test_the_mean_is_of_whole_iterations_in_the_window(self):
+        ends = [17 * MS, 27 * MS, 39 * MS, 90 * MS]
+        self.assertAlmostEqual(mean_period(ends, (10 * MS, 50 * MS)), 11)
+        self.assertIsNone(mean_period(ends, (20 * MS, 50 * MS)))
 
 
 class Cells(unittest.TestCase):
