@@ -5,7 +5,7 @@ planner's prediction, what is wrong with them, the aims, the tables. Pure. docs/
 import statistics
 from dataclasses import dataclass, field
 
-from intervals import clip, length, subtract, union
+from intervals import clip, length, subtract, unfilled, union
 
 AIM_MEDIAN, AIM_WORST, AIM_AGAINST_MPS, AIM_PREDICTION = 0.97, 0.90, 0.98, 0.05
 HOST_PART = 0.02  # a job alone that is further off what was asked: this machine was too slow for it
@@ -13,6 +13,7 @@ HOST_BUSY = 0.85  # part of this machine's processors in use during a run, from 
 IN_STEP_PART = 0.03  # jobs whose periods differ by less keep step
 LATE_MS = 2.0
 LEAST_WINDOWS_NS = (300_000, 600_000, 1_200_000)  # CROSSOVER_MIN_WINDOW_US first
+IDLE_ITERATIONS = 4  # of a job alone, that are looked at for what must be idle
 LIKE_DP_TRAIN = ("", "ddp_buckets", "ddp_sync")  # patterns
 
 
@@ -26,6 +27,8 @@ class Alone:
     spread: float  # of the iterations: median over the lowest tenth, less 1
     host_busy: float
     course: list = field(default_factory=list)  # see course(); empty: not known
+    # {device: ([(start_ns, end_ns)] in which it computed there, [the same of its iterations])}
+    computed: dict = field(default_factory=dict)
 
     @property
     def turn_ms(self):
@@ -59,7 +62,11 @@ class Shared:
         return sum(job.period_ms / period for job, period in zip(alone, self.periods_ms))
 
     def efficiency(self, alone, shared_link):
-        return efficiency([job.phases for job in alone], self.periods_ms, shared_link)
+        used = efficiency([job.phases for job in alone], self.periods_ms, shared_link)
+        if not self.in_step:
+            return used
+        compute = sum(job.phases.compute for job in alone)
+        return max(used, (compute + idle_ms(alone)) / statistics.mean(self.periods_ms))
 
 
 def efficiency(phases, periods_ms, shared_link):
@@ -70,6 +77,22 @@ def efficiency(phases, periods_ms, shared_link):
         sum(job.communicate / period for job, period in zip(phases, periods_ms)) if shared_link else 0.0,
         max((job.compute + job.exposed) / period for job, period in zip(phases, periods_ms)),
     )
+
+
+def idle_ms(alone):
+    """How long some device must be idle in an iteration of each of two jobs, whatever their order: while one of them
+    waits for its other devices and its communication, the other can compute no more there than alone in so short a
+    time, as it waits for its own. (The longer such a wait is, the more of it remains, so that longer ones do not help.
+    Of three jobs this cannot be said.) The bound T* knows nothing of it."""
+    most = 0.0
+    for device in set().union(*(job.computed for job in alone)):
+        present = [job.computed[device] for job in alone if device in job.computed]
+        if len(present) == 2:
+            for (intervals, iterations), (other, _) in (present, present[::-1]):
+                looked_at = iterations[1:1 + IDLE_ITERATIONS]
+                idle = [unfilled(intervals, iteration, other) for iteration in looked_at]
+                most = max(most, statistics.mean(idle) / 1e6)
+    return most
 
 
 @dataclass

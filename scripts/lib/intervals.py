@@ -99,6 +99,35 @@ def mean_period(ends, window):
     return (inside[-1] - inside[0]) / 1e6 / (len(inside) - 1) if len(inside) >= 3 else None
 
 
+def most_inside(intervals, span):
+    """The most of a union that lies in any window of length `span`."""
+    best = first = inside = 0
+    for start, end in intervals:  # a window that ends with this one
+        inside += end - start
+        while intervals[first][1] <= end - span:
+            inside -= intervals[first][1] - intervals[first][0]
+            first += 1
+        best = max(best, inside - max(0, end - span - intervals[first][0]))
+    return best
+
+
+def unfilled(intervals, part, other):
+    """The most time of any window that begins in `part`, and is no longer, in which neither computes: not the job whose
+    intervals these are, nor, however it lies, the one whose are `other`."""
+    most = 0
+    for first, (_, begin) in enumerate(intervals):
+        if not part[0] <= begin < part[1]:
+            continue
+        inside = 0
+        for start, end in intervals[first + 1:]:
+            if start - begin > part[1] - part[0]:
+                break
+            if start - begin - inside > most:
+                most = max(most, start - begin - inside - most_inside(other, start - begin))
+            inside += end - start
+    return most
+
+
 def bound(jobs, shared_link):
     """T* of one iteration of each job, in ms; the jobs' communication adds up only where they share a link."""
     return max(

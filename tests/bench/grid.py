@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,13 +20,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "lib"))
 import grid_figures as figures
 from grid_cells import LINK_GBPS, all_cells
 from heat_map import heat_map
-from intervals import iteration_ends, mean_period, read_truth
+from intervals import clip, iteration_ends, mean_period, read_truth
 from job import Job, JobError, Workload
 from machine import (REPOSITORY, Build, MachineError, Parser, VirtualMachine, at_least, fail, node_environment,
                      node_prefix)
 from markers import replace_between
 from together import Start, measured_phases, run_together, shared_window
-from windows import read_operations, true_windows
+from windows import read_operations, seamless, true_windows
 
 LIMIT_S = 180
 # Starts apart under MPS; length of the measured part of a run, its iterations at least.
@@ -118,10 +119,12 @@ class Grid:
                     result = started.wait(LIMIT_S)
                 phases = measured_phases(machine, result)
                 course = self.course(machine, job, result)
+                computed = self.computed(machine, result)
             exact = 0.0 if job.pattern else job.alone_ms
             times = [(end - start) / 1e6 for start, end in zip(result.starts, result.ends)]
             spread = figures.spread(times)
-            self.known[asked] = result, figures.Alone(result.iteration_ms, phases, exact, spread, load.busy, course)
+            self.known[asked] = result, figures.Alone(result.iteration_ms, phases, exact, spread, load.busy, course,
+                                                    computed)
         return self.known[asked]
 
     @staticmethod
@@ -131,6 +134,17 @@ class Grid:
             return []
         mine = [rows for (_, pid), rows in read_operations(machine.truth).items() if pid == result.pids[0]]
         return figures.course(true_windows(mine[0]).windows, result.window, len(result.starts)) if mine else []
+
+    @staticmethod
+    def computed(machine, result):
+        """By device, when any process of a job that ran alone computed there, and its iterations. Gaps too short for a
+        turn count as compute."""
+        found = defaultdict(list)
+        for (device, pid), kinds in read_truth(machine.truth).items():
+            if pid in result.pids:
+                found[device] += clip(kinds["compute"], result.window)
+        return {device: (seamless(rows, figures.LEAST_WINDOWS_NS[0]), list(zip(result.starts, result.ends)))
+                for device, rows in found.items()}
 
     def shared(self, cell, starts, references, sharing, label, preload):
         """All jobs at once: grid_figures.Shared."""

@@ -19,7 +19,7 @@ import grid_figures as figures
 from grid_cells import CENTRE, RATIOS, AskedJob, Cell, all_cells, job_of_ratio
 from grid_figures import Alone, Outcome, Shared
 from heat_map import colour, heat_map
-from intervals import Phases, iteration_ends, mean_period
+from intervals import Phases, iteration_ends, mean_period, most_inside, unfilled
 from markers import replace_between
 
 MS = 1_000_000
@@ -62,6 +62,43 @@ class Periods(unittest.TestCase):
         ends = [17 * MS, 27 * MS, 39 * MS, 90 * MS]
         self.assertAlmostEqual(mean_period(ends, (10 * MS, 50 * MS)), 11)
         self.assertIsNone(mean_period(ends, (20 * MS, 50 * MS)))
+
+
+class Idle(unittest.TestCase):
+    def test_the_most_in_a_window(self):
+        row = [(0, 10), (15, 25), (30, 31), (32, 40)]
+        for span, most in ((5, 5), (10, 10), (12, 10), (15, 10), (20, 15), (25, 20), (40, 29)):
+            self.assertEqual(most_inside(row, span), most, span)
+        self.assertEqual(most_inside([], 10), 0)
+
+    def test_what_the_other_cannot_fill(self):
+        row, part = [(0, 10), (12, 13), (25, 40), (41, 50)], (0, 50)
+        self.assertEqual(unfilled(row, part, []), 2 + 12 + 1, "the kernels between the gaps do not part them")
+        self.assertEqual(unfilled(row, part, [(100, 110)]), 15 - 10)
+        self.assertEqual(unfilled(row, part, [(100, 200)]), 0)
+        self.assertEqual(unfilled(row, (30, 50), []), 1, "windows that begin there")
+
+    @staticmethod
+    def alone(devices):
+        """A job whose iteration of 70 ms computes so on each device: [(start, end)] in ms."""
+        computed = {}
+        for device, row in devices.items():
+            rows = [((70 * k + s) * MS, (70 * k + e) * MS) for k in range(5) for s, e in row]
+            computed[device] = rows, [(70 * k * MS, 70 * (k + 1) * MS) for k in range(4)]
+        return Alone(70, Phases(40, 30, 30), 70, 0, 0, [], computed)
+
+    def test_a_stage_that_nobody_can_fill(self):
+        # Ten of every fifteen, and fifteen away: the other one has ten for it, so five are idle.
+        stage = self.alone({0: [(0, 40)], 1: [(0, 10), (15, 25), (30, 40), (45, 55)]})
+        self.assertAlmostEqual(figures.idle_ms([stage, stage]), 5)
+        whole = self.alone({0: [(0, 40)], 1: [(0, 40)]})
+        self.assertAlmostEqual(figures.idle_ms([whole, whole]), 0)
+        self.assertAlmostEqual(figures.idle_ms([stage, stage, stage]), 0, msg="nothing is known of three")
+
+    def test_it_is_part_of_the_bound_where_jobs_keep_step(self):
+        stage = self.alone({1: [(0, 10), (15, 25), (30, 40), (45, 55)]})
+        self.assertAlmostEqual(Shared([90, 90], True, 0, 0).efficiency([stage, stage], False), 85 / 90)
+        self.assertAlmostEqual(Shared([90, 99], True, 0, 0).efficiency([stage, stage], False), 40 / 90 + 40 / 99)
 
 
 class Cells(unittest.TestCase):
@@ -325,5 +362,5 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["run"]:
         Run.build = sys.argv[2]
         unittest.main(argv=[sys.argv[0], "Run"])
-    pure = ["Asked", "Cells", "Figures", "Doubts", "Aims", "Output"]
+    pure = ["Asked", "Periods", "Idle", "Cells", "Figures", "Doubts", "Aims", "Output"]
     unittest.main(argv=[*sys.argv, *([] if sys.argv[1:] else pure)])
