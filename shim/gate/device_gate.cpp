@@ -126,8 +126,10 @@ bool DeviceGate::may_launch(Stream& stream, std::uint64_t& crossing) noexcept {
 }
 
 // The launch belongs to a piece of compute that is too small for a turn. The caller is counted as
-// launching, and stands behind no collective that pays.
-bool DeviceGate::passes(Stream& stream) noexcept {
+// launching, and stands behind no collective that pays. False: it needs the turn, or unless `later`
+// is 0, that collective's end will tell.
+bool DeviceGate::passes(Stream& stream, std::uint64_t& later) noexcept {
+    later = 0;
     for (;;) {
         const std::uint64_t now = monotonic_ns();
         switch (pieces_.next(stream, now, false, small_piece_ns())) {
@@ -138,6 +140,12 @@ bool DeviceGate::passes(Stream& stream) noexcept {
                 return true;
             case SmallPieces::Answer::kSoon:
                 ::sched_yield();
+                break;
+            case SmallPieces::Answer::kLater:
+                later = inference_.newest_unfinished(stream);
+                if (later != 0) {
+                    return false;
+                }
                 break;
             case SmallPieces::Answer::kUnder:
             case SmallPieces::Answer::kTurn:
@@ -177,11 +185,14 @@ void DeviceGate::wait_to_enter(Stream& stream, std::uint64_t crossing) noexcept 
         }
         if (!crosses && !client_->holding()) {
             traffic_.step_in();
-            if (passes(stream)) {
+            std::uint64_t later = 0;
+            if (passes(stream, later)) {
                 return;
             }
             traffic_.step_out();
-            if (!wait_on_gpu(stream, 0)) {
+            if (later != 0 && !may_wait_on_gpu(stream)) {
+                wait_for_collective(stream, later, deadline, let_gos);
+            } else if (!wait_on_gpu(stream, 0)) {
                 wait_for_turn(deadline);
             }
         } else if (traffic_.closing()) {

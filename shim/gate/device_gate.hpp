@@ -108,7 +108,7 @@ class DeviceGate {
 
     // Launching threads.
     bool may_launch(Stream& stream, std::uint64_t& crossing) noexcept;
-    bool passes(Stream& stream) noexcept;
+    bool passes(Stream& stream, std::uint64_t& later) noexcept;
     void wait_to_enter(Stream& stream, std::uint64_t crossing) noexcept;
     void begin_turn() noexcept;
     bool begin_use() noexcept;

@@ -9,7 +9,8 @@ SmallPieces::Answer SmallPieces::next(Stream& stream, std::uint64_t now, bool ho
                                       std::uint64_t limit_ns) noexcept {
     const std::lock_guard<std::mutex> guard(mutex_);
     if (state_ == State::kMarked && asked_ >= entry().launches) {
-        if (const Answer answer = beyond(now, limit_ns); !holding && answer != Answer::kPasses) {
+        if (const Answer answer = beyond(stream, now, limit_ns);
+            !holding && answer != Answer::kPasses) {
             return answer;
         }
     } else if (state_ == State::kCounting && !passing_ && entry().launches == 0 &&
@@ -46,7 +47,8 @@ SmallPieces::Answer SmallPieces::next(Stream& stream, std::uint64_t now, bool ho
 
 // A launch more than the last times. kPasses: the piece is over, or it is not known and the turn is
 // there; the state says how to go on. Under the lock.
-SmallPieces::Answer SmallPieces::beyond(std::uint64_t now, std::uint64_t limit_ns) noexcept {
+SmallPieces::Answer SmallPieces::beyond(const Stream& stream, std::uint64_t now,
+                                        std::uint64_t limit_ns) noexcept {
     Entry& known = entry();
     const bool passed = passing_;
     state_ = State::kNone;
@@ -59,13 +61,16 @@ SmallPieces::Answer SmallPieces::beyond(std::uint64_t now, std::uint64_t limit_n
         measured(*probe_, progress.ns);
         return Answer::kPasses;
     }
-    if (progress.state == PieceState::kWaits) {
-        return passed ? Answer::kTurn : Answer::kPasses;  // for a collective, not for the device
+    // The piece waits for a collective, not for the device; so would what is launched behind it.
+    const bool waits = progress.state == PieceState::kWaits;
+    const bool behind = waits && inference_.newest_unfinished(stream) != 0;
+    if (waits && !(passed && behind)) {
+        return passed ? Answer::kTurn : Answer::kPasses;
     }
-    if (progress.state == PieceState::kRuns && passed && !late(*probe_, now, limit_ns)) {
+    if (passed && (waits || (progress.state == PieceState::kRuns && !late(*probe_, now, limit_ns)))) {
         state_ = State::kMarked;
         passing_ = true;
-        return Answer::kSoon;
+        return waits ? Answer::kLater : Answer::kSoon;
     }
     if (!passed && now - std::min(now, last_ns_) > kPauseNs) {
         return Answer::kPasses;  // perhaps it is over, and is heard of late

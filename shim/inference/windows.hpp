@@ -146,6 +146,12 @@ class WindowInference {
         return newest <= stream.passed.load(std::memory_order_relaxed) || finished(newest) ? 0
                                                                                            : newest;
     }
+    // The newest collective that the stream stands behind, if it is unfinished, whether launches wait
+    // for it or not; or 0.
+    std::uint64_t newest_unfinished(const Stream& stream) const noexcept {
+        const std::uint64_t newest = behind(stream);
+        return finished(newest) ? 0 : newest;
+    }
     // A launch on the stream would be the first behind its newest collective, finished or not. To
     // be asked before unfinished_behind().
     bool meets_collective(const Stream& stream) const noexcept {

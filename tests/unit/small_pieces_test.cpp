@@ -51,8 +51,11 @@ class Small : public testing::Test {
         if (!holding || pieces.following()) {
             answer = pieces.next(main(), now(), holding, kLimit);
         }
-        while (answer == Answer::kSoon) {
+        while (answer == Answer::kSoon || answer == Answer::kLater) {
+            waited_for_collective |= answer == Answer::kLater;
             gpu.now += 10 * kUs;
+            while (windows.poll_finished()) {
+            }
             answer = pieces.next(main(), now(), holding, kLimit);
         }
         if (answer == Answer::kTurn) {
@@ -96,6 +99,7 @@ class Small : public testing::Test {
     WindowInference windows{gpu};
     SmallPieces pieces{windows};
     bool holding = true;
+    bool waited_for_collective = false;
 };
 
 TEST_F(Small, AStepBeforeAPausePassesOnceItWasMeasuredShort) {
@@ -122,6 +126,31 @@ TEST_F(Small, AStepBetweenTwoWindowsPasses) {
         pause();
     }
     EXPECT_EQ(passed, 4);
+}
+
+TEST_F(Small, WhatFollowsAPieceBehindACollectiveWaitsForThatAndNotForTheTurn) {
+    // As an optimizer step in parts behind the last reduce-scatter, which is not worth a wait.
+    for (int each = 0; each < 12; ++each) {
+        collective(20 * kMs, 1000);
+        cross();
+        int passed = launches(1, 10 * kUs);
+        pause();
+        passed += launches(2, 10 * kUs);
+        pause();
+        if (each >= 10) {
+            EXPECT_EQ(passed, 3) << "iteration " << each;
+        }
+        EXPECT_EQ(launches(30, kMs), 0);
+        pause();
+    }
+    EXPECT_FALSE(waited_for_collective);
+    collective(20 * kMs, 1000);
+    holding = false;
+    meet();
+    EXPECT_EQ(launches(1, 10 * kUs), 1) << "is launched before the collective ends";
+    EXPECT_EQ(launches(2, 10 * kUs), 2);
+    EXPECT_TRUE(waited_for_collective);
+    EXPECT_GE(gpu.now, gpu.end_of(kMain) - 100 * kUs);
 }
 
 TEST_F(Small, ALongPieceNeverPasses) {
