@@ -103,13 +103,15 @@ class Outcome:
     alone: list = field(default_factory=list)
     uncoordinated: list = field(default_factory=list)  # MPS, by offset
     crossover: Shared = None
+    crossover_stream: Shared = None  # with CROSSOVER_GATE=stream
     sliced: Shared = None  # uncoordinated, time-sliced
     crossover_sliced: Shared = None
     planned_ms: list = None  # periods by `crossover plan`
     error: str = ""  # why there are no figures
 
     def runs(self):
-        return [run for run in (*self.uncoordinated, self.crossover, self.sliced, self.crossover_sliced) if run]
+        return [run for run in (*self.uncoordinated, self.crossover, self.crossover_stream, self.sliced,
+                                self.crossover_sliced) if run]
 
     @property
     def doubts(self):
@@ -192,6 +194,9 @@ def figures(outcome):
     if outcome.planned_ms:
         row["planned_ms"] = outcome.planned_ms
         row["prediction_error"] = prediction_error(outcome.planned_ms, ours.periods_ms)
+    if outcome.crossover_stream:
+        row["stream_speed"] = outcome.crossover_stream.speed(alone)
+        row["stream_efficiency"] = outcome.crossover_stream.efficiency(alone, link)
     if outcome.sliced:
         row["sliced_speed"] = outcome.sliced.speed(alone)
         row["crossover_sliced_speed"] = outcome.crossover_sliced.speed(alone)
@@ -213,6 +218,8 @@ def report(outcomes, device):
                     "worst_efficiency": min(cell["efficiency"] for cell in counted),
                     "least_speed": min(cell["speed"] for cell in counted),
                     "least_against_mps": min(cell["against_mps"] for cell in counted)}
+        streams = [cell["stream_efficiency"] for cell in counted if "stream_efficiency" in cell]
+        summary |= {"median_stream_efficiency": statistics.median(streams)} if streams else {}
         costs = [cell["handover_us"] for cell in counted if cell["handover_us"] is not None]
         errors = [abs(cell["prediction_error"]) for cell in counted if "prediction_error" in cell]
         summary["handover_us"] = statistics.median(costs) if costs else None
@@ -245,15 +252,15 @@ def missed_aims(found):
     return missed
 
 
-HEADER = ("cell", "jobs: program C/M ms", "period ms", "bound ms", "efficiency", "speed", "MPS mean", "MPS best",
-          "against MPS", "plan's error", "losses identical", "note")
+HEADER = ("cell", "jobs: program C/M ms", "period ms", "bound ms", "efficiency", "gate in the queues", "speed",
+          "MPS mean", "MPS best", "against MPS", "plan's error", "losses identical", "note")
 
 
 def rows(found):
     """Text cells of the table, HEADER's columns."""
     for name, cell in found["cells"].items():
         if "error" in cell:
-            yield [name, cell["text"], *["-"] * 9, f"failed: {cell['error']}"]
+            yield [name, cell["text"], *["-"] * (len(HEADER) - 3), f"failed: {cell['error']}"]
             continue
         notes = list(cell["doubts"])
         if not cell["in_step"]:
@@ -265,7 +272,7 @@ def rows(found):
                          f"{cell['sliced_speed']:.2f}")
         error = f"{100 * cell['prediction_error']:+.1f} %" if "prediction_error" in cell else "-"
         yield [name, cell["text"], f"{cell['period_ms']:.1f}", f"{cell['bound_ms']:.1f}" if cell["bound_ms"] else "-",
-               *(f"{cell[key]:.3f}" for key in ("efficiency", "speed", "mps_mean", "mps_best", "against_mps")), error,
+               *(f"{cell[key]:.3f}" if key in cell else "-" for key in ("efficiency", "stream_efficiency", "speed", "mps_mean", "mps_best", "against_mps")), error,
                "yes" if cell["losses_identical"] else "NO", "; ".join(notes)]
 
 
@@ -276,6 +283,8 @@ def summary_text(found):
         return text + "."
     text += (f": efficiency median {summary['median_efficiency']:.3f}, worst {summary['worst_efficiency']:.3f}; least "
              f"speed {summary['least_speed']:.3f}; least of uncoordinated MPS {summary['least_against_mps']:.3f}")
+    if "median_stream_efficiency" in summary:
+        text += f"; with the gate in the GPU's queues the median is {summary['median_stream_efficiency']:.3f}"
     if summary["median_prediction_error"] is not None:
         text += (f"; the plan is off by {100 * summary['median_prediction_error']:.1f} % (median), "
                  f"{100 * summary['worst_prediction_error']:.1f} % (worst)")
@@ -285,7 +294,7 @@ def summary_text(found):
 
 
 def markdown(found):
-    lines = [summary_text(found), "", "| " + " | ".join(HEADER) + " |", "|---|---|" + "---:|" * 8 + "---|---|"]
+    lines = [summary_text(found), "", "| " + " | ".join(HEADER) + " |", "|---|---|" + "---:|" * (len(HEADER) - 4) + "---|---|"]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows(found))]) + "\n"
 
 

@@ -61,16 +61,24 @@ SmallPieces::Answer SmallPieces::beyond(const Stream& stream, std::uint64_t now,
         measured(*probe_, progress.ns);
         return Answer::kPasses;
     }
-    // The piece waits for a collective, not for the device; so would what is launched behind it.
-    const bool waits = progress.state == PieceState::kWaits;
-    const bool behind = waits && inference_.newest_unfinished(stream) != 0;
-    if (waits && !(passed && behind)) {
-        return passed ? Answer::kTurn : Answer::kPasses;
-    }
-    if (passed && (waits || (progress.state == PieceState::kRuns && !late(*probe_, now, limit_ns)))) {
+    if (progress.state == PieceState::kWaits) {
+        if (!passed) {
+            return Answer::kPasses;  // for a collective, not for the device
+        }
+        // What is launched behind it would wait for that as well; a piece that waits for nothing
+        // was launched a moment ago.
+        const bool behind = inference_.newest_unfinished(stream) != 0;
+        if (!behind && now > probe_->marked_ns + std::max(limit_ns, kLongestNs)) {
+            return Answer::kTurn;
+        }
         state_ = State::kMarked;
         passing_ = true;
-        return waits ? Answer::kLater : Answer::kSoon;
+        return behind ? Answer::kLater : Answer::kSoon;
+    }
+    if (progress.state == PieceState::kRuns && passed && !late(*probe_, now, limit_ns)) {
+        state_ = State::kMarked;
+        passing_ = true;
+        return Answer::kSoon;
     }
     if (!passed && now - std::min(now, last_ns_) > kPauseNs) {
         return Answer::kPasses;  // perhaps it is over, and is heard of late

@@ -75,12 +75,12 @@ class Grid:
         return VirtualMachine(self.build, options, self.keep and self.keep / cell.name / label)
 
     @staticmethod
-    def rank_environment(cell, machine):
+    def rank_environment(cell, machine, **variables):
         """On several machines each rank gets what its machine has; two ranks of a job on one device name two hosts."""
 
         def of(_, rank):
             node, local = divmod(rank, cell.devices * cell.ranks_a_device)
-            own = {"LOCAL_RANK": str(local // cell.ranks_a_device)}
+            own = variables | {"LOCAL_RANK": str(local // cell.ranks_a_device)}
             if cell.ranks_a_device > 1:
                 own["NCCL_HOSTID"] = f"rank{rank}"
             if cell.nodes > 1:
@@ -146,13 +146,13 @@ class Grid:
         return {device: (seamless(rows, figures.LEAST_WINDOWS_NS[0]), list(zip(result.starts, result.ends)))
                 for device, rows in found.items()}
 
-    def shared(self, cell, starts, references, sharing, label, preload):
+    def shared(self, cell, starts, references, sharing, label, preload, **variables):
         """All jobs at once: grid_figures.Shared."""
         processes = len(starts) * cell.ranks
         with self.machine(cell, sharing, label) as machine:
             with HostLoad() as load:
                 results = run_together(machine, starts, 0.6 + 0.1 * processes, LIMIT_S, preload,
-                                       rank_environment=self.rank_environment(cell, machine),
+                                       rank_environment=self.rank_environment(cell, machine, **variables),
                                        rank_prefix=self.rank_prefix(cell))
             machine.stop()
             window = shared_window(results)
@@ -187,14 +187,17 @@ class Grid:
             return [Start(f"job{k + 1}", self.program(job), workload, k * apart_ms)
                     for k, (job, workload) in enumerate(zip(cell.jobs, workloads))]
 
-        def run(what, sharing, label, preload, part=0.0):
+        def run(what, sharing, label, preload, part=0.0, **variables):
             progress(what)
-            return self.shared(cell, starts(part), references, sharing, label, preload)
+            return self.shared(cell, starts(part), references, sharing, label, preload, **variables)
 
         for k in range(self.options.offsets):
             part = k / self.options.offsets
             outcome.uncoordinated.append(run(f"MPS, {part:.2f} iterations apart", "mps", f"mps-{k}", False, part))
         outcome.crossover = run("in turns", "mps", "crossover", True)
+        if self.options.stream_gate:
+            outcome.crossover_stream = run("in turns, gate in the queues", "mps", "crossover-stream", True,
+                                           CROSSOVER_GATE="stream")
         if cell.timesliced:
             outcome.sliced = run("time-sliced", "timeslice", "timeslice", False)
             outcome.crossover_sliced = run("in turns, time-sliced", "timeslice", "crossover-timeslice", True)
@@ -271,6 +274,7 @@ def parse(arguments):
     parser.add_argument("--offsets", type=at_least(1), help=f"starts apart under MPS {either['offsets']}")
     parser.add_argument("--target-ms", type=at_least(1, float),
                         help=f"length of the measured part of a run {either['target_ms']}")
+    parser.add_argument("--stream-gate", action="store_true", help="all with the library once more with CROSSOVER_GATE=stream")
     parser.add_argument("--iterations", type=at_least(4), help=f"a run at least {either['iterations']}")
     parser.add_argument("--plan", action="append", default=[], metavar="OPTION",
                         help="for crossover plan, as --plan=--seed=2")

@@ -19,7 +19,7 @@ class FakeGpu final : public GpuEvents {
     // --- the program's side
     // ---------------------------------------------------------------------------
     void work(std::uintptr_t stream, std::int64_t ns) {
-        end_[stream] = std::max(end_[stream], now) + ns;
+        end_[stream] = std::max(end_[stream], now + launch_latency) + ns;
     }
     // `stream` waits for all work on `other` so far.
     void join(std::uintptr_t stream, std::uintptr_t other) {
@@ -28,6 +28,7 @@ class FakeGpu final : public GpuEvents {
     std::int64_t end_of(std::uintptr_t stream) { return end_[stream]; }
 
     std::int64_t now = 0;
+    std::int64_t launch_latency = 0;
     bool refuse_records = false;
     bool no_timing = false;  // elapsed times are unknown
     std::set<std::uintptr_t> captured;
@@ -47,7 +48,7 @@ class FakeGpu final : public GpuEvents {
             return false;
         }
         ++records;
-        *static_cast<std::int64_t*>(event) = std::max(end_[stream], now);
+        *static_cast<std::int64_t*>(event) = std::max(end_[stream], now + launch_latency);
         return true;
     }
     EventState query(GpuEvent event) noexcept override {

@@ -153,6 +153,40 @@ TEST_F(Small, WhatFollowsAPieceBehindACollectiveWaitsForThatAndNotForTheTurn) {
     EXPECT_GE(gpu.now, gpu.end_of(kMain) - 100 * kUs);
 }
 
+TEST_F(Small, WhatFollowsAPieceThatWasJustLaunchedIsAskedForAgain) {
+    gpu.launch_latency = 20 * kUs;
+    for (int each = 0; each < 12; ++each) {
+        collective(20 * kMs, 1000);
+        cross();
+        int passed = launches(1, 10 * kUs);
+        if (each < 10) {
+            pause();
+        }
+        passed += launches(2, 10 * kUs);
+        pause();
+        if (each >= 9) {
+            EXPECT_EQ(passed, 3) << "iteration " << each;
+        }
+        EXPECT_EQ(launches(30, kMs), 0);
+        pause();
+    }
+    EXPECT_FALSE(waited_for_collective);
+}
+
+TEST_F(Small, APieceThatDoesNotBeginIsGivenUp) {
+    for (int each = 0; each < 12; ++each) {
+        iteration();
+    }
+    collective(20 * kMs, 1000);
+    cross();
+    gpu.launch_latency = 50 * kMs;  // the device is busy
+    EXPECT_EQ(launches(5, 10 * kUs), 5);
+    const std::int64_t since = gpu.now;
+    EXPECT_FALSE(launch(kMs));
+    EXPECT_TRUE(holding);
+    EXPECT_LE(gpu.now - since, 2 * kMs);
+}
+
 TEST_F(Small, ALongPieceNeverPasses) {
     for (int each = 0; each < 50; ++each) {
         EXPECT_EQ(iteration(1, 2 * kMs), 0);
