@@ -3,10 +3,10 @@
 // Pure: no clock, no GPU. Not thread-safe: WindowInference guards it.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
+
+#include "shim/inference/signature_table.hpp"
 
 namespace crossover {
 
@@ -24,16 +24,12 @@ class WindowHistory {
 
   private:
     static constexpr std::uint32_t kSureFrom = 3;
-    // Signatures repeat every iteration, so few are live; an old one is displaced by a new one in
-    // its place.
-    static constexpr std::size_t kEntries = 2048;
-    struct Entry {
-        std::uint64_t signature = 0;
+    struct Lengths {
         std::uint64_t mean_ns : 56 = 0;
         std::uint64_t seen : 8 = 0;  // at most kSureFrom
         std::uint64_t deviation_ns = 0;
     };
-    std::array<Entry, kEntries> entries_{};
+    SignatureTable<Lengths, 2048> lengths_;
 };
 
 // Mixes a further value into a signature.

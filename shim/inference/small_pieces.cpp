@@ -101,10 +101,6 @@ SmallPieces::Answer SmallPieces::begin(Stream& stream, std::uint64_t now, bool h
     settle(now, limit_ns);
     place_ = inference_.place();
     Entry& known = entry();
-    if (known.place != place_) {
-        known = Entry{};
-        known.place = place_;
-    }
     passing_ = false;
     probe_ = nullptr;
     if (holding) {
@@ -206,7 +202,7 @@ void SmallPieces::settle(std::uint64_t now, std::uint64_t limit_ns) noexcept {
         } else if (progress.state == PieceState::kRuns && each.passing &&
                    late(each, now, limit_ns)) {
             in_a_row_ = kMostInARow;
-            if (Entry* known = entry_of(each)) {
+            if (Entry* known = entries_.find(each.place)) {
                 mistaken(*known, true);
             }
             each.pending = false;
@@ -216,14 +212,9 @@ void SmallPieces::settle(std::uint64_t now, std::uint64_t limit_ns) noexcept {
     }
 }
 
-SmallPieces::Entry* SmallPieces::entry_of(const Probe& probe) noexcept {
-    Entry& found = entries_[probe.place % kEntries];
-    return found.place == probe.place ? &found : nullptr;
-}
-
 void SmallPieces::measured(Probe& probe, std::uint64_t length_ns) noexcept {
     probe.pending = false;
-    Entry* const known = entry_of(probe);
+    Entry* const known = entries_.find(probe.place);
     if (known == nullptr) {
         return;
     }

@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <mutex>
 
+#include "shim/inference/signature_table.hpp"
 #include "shim/inference/windows.hpp"
 
 namespace crossover {
@@ -66,7 +67,6 @@ class SmallPieces {
 
   private:
     struct Entry {
-        std::uint64_t place = 0;
         std::uint64_t length_ns = 0;  // mean of the last ones; as measured, of one too long
         std::uint32_t launches = 0;   // of the piece; 0: not known
         std::uint32_t least = 0;      // launches after which it was seen to go on
@@ -78,7 +78,6 @@ class SmallPieces {
             return launches != 0 && good >= needed && length_ns <= limit_ns;
         }
     };
-    static constexpr std::size_t kEntries = 1024;
 
     // A piece whose end is marked, and that is not yet measured.
     struct Probe {
@@ -103,8 +102,7 @@ class SmallPieces {
     void settle(std::uint64_t now, std::uint64_t limit_ns) noexcept;
     void measured(Probe& probe, std::uint64_t length_ns) noexcept;
     void mistaken(Entry& entry, bool passed) noexcept;
-    Entry& entry() noexcept { return entries_[place_ % kEntries]; }
-    Entry* entry_of(const Probe& probe) noexcept;
+    Entry& entry() noexcept { return entries_.use(place_); }
 
     WindowInference& inference_;
     std::atomic<bool> following_{false};
@@ -120,7 +118,7 @@ class SmallPieces {
     std::uint64_t passed_ns_ = 0;  // what they were expected to take
     Probe* probe_ = nullptr;       // of the piece; nullptr: it is not measured
     std::array<Probe, kProbes> probes_{};
-    std::array<Entry, kEntries> entries_{};
+    SignatureTable<Entry, 1024> entries_;  // by place
 };
 
 }  // namespace crossover

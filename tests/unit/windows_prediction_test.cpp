@@ -74,7 +74,7 @@ TEST_F(Windows, AShortWindowSeenOnceIsNoReasonToPassTheNext) {
     EXPECT_TRUE(history.sure(5));
     EXPECT_FALSE(history.sure(6));
     history.learn(5 + 2048, 0);
-    EXPECT_FALSE(history.sure(5)) << "displaced";
+    EXPECT_TRUE(history.sure(5)) << "another signature that shares its bucket";
 }
 
 TEST_F(Windows, BucketsHiddenByBackwardAreToldFromTheExposedOne) {
@@ -229,7 +229,7 @@ TEST(WindowHistory, FollowsAChangeAndShrugsAtOneOddWindow) {
         history.learn(5, 100);
     }
     EXPECT_LE(*history.predict(5), 110U);
-    EXPECT_FALSE(history.predict(5 + 2048)) << "another signature in the same place";
+    EXPECT_FALSE(history.predict(5 + 2048)) << "another signature in the same bucket";
 }
 
 TEST(WindowHistory, TellsByHowMuchLengthsDiffer) {
@@ -243,7 +243,7 @@ TEST(WindowHistory, TellsByHowMuchLengthsDiffer) {
         history.learn(5, each % 2 == 0 ? 9000 : 7000);
     }
     EXPECT_NEAR(static_cast<double>(history.deviation(5)), 1000.0, 200.0);
-    EXPECT_EQ(history.deviation(5 + 2048), 0U) << "another signature in the same place";
+    EXPECT_EQ(history.deviation(5 + 2048), 0U) << "another signature in the same bucket";
 }
 
 }  // namespace
