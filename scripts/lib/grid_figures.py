@@ -272,7 +272,8 @@ def rows(found):
                          f"{cell['sliced_speed']:.2f}")
         error = f"{100 * cell['prediction_error']:+.1f} %" if "prediction_error" in cell else "-"
         yield [name, cell["text"], f"{cell['period_ms']:.1f}", f"{cell['bound_ms']:.1f}" if cell["bound_ms"] else "-",
-               *(f"{cell[key]:.3f}" if key in cell else "-" for key in ("efficiency", "stream_efficiency", "speed", "mps_mean", "mps_best", "against_mps")), error,
+               *(f"{cell[key]:.3f}" if key in cell else "-"
+                 for key in ("efficiency", "stream_efficiency", "speed", "mps_mean", "mps_best", "against_mps")), error,
                "yes" if cell["losses_identical"] else "NO", "; ".join(notes)]
 
 
@@ -294,7 +295,8 @@ def summary_text(found):
 
 
 def markdown(found):
-    lines = [summary_text(found), "", "| " + " | ".join(HEADER) + " |", "|---|---|" + "---:|" * (len(HEADER) - 4) + "---|---|"]
+    lines = [summary_text(found), "", "| " + " | ".join(HEADER) + " |",
+             "|---|---|" + "---:|" * (len(HEADER) - 4) + "---|---|"]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows(found))]) + "\n"
 
 

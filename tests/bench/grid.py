@@ -167,7 +167,8 @@ class Grid:
     def period_ms(lanes, result, window):
         """Of a job beside others in the window: from one iteration's communication to the next's on the device, or
         where iterations communicate now more and now less often, by the program's own times."""
-        collectives = [row for (_, pid), kinds in lanes.items() if pid == result.pids[0] for row in kinds["communicate"]]
+        mine = [kinds for (_, pid), kinds in lanes.items() if pid == result.pids[0]]
+        collectives = [row for kinds in mine for row in kinds["communicate"]]
         ends = iteration_ends(collectives, result.window, len(result.starts))
         return mean_period(ends, window) or result.period_ms(window)
 
@@ -274,7 +275,8 @@ def parse(arguments):
     parser.add_argument("--offsets", type=at_least(1), help=f"starts apart under MPS {either['offsets']}")
     parser.add_argument("--target-ms", type=at_least(1, float),
                         help=f"length of the measured part of a run {either['target_ms']}")
-    parser.add_argument("--stream-gate", action="store_true", help="all with the library once more with CROSSOVER_GATE=stream")
+    parser.add_argument("--stream-gate", action="store_true",
+                        help="all with the library once more with CROSSOVER_GATE=stream")
     parser.add_argument("--iterations", type=at_least(4), help=f"a run at least {either['iterations']}")
     parser.add_argument("--plan", action="append", default=[], metavar="OPTION",
                         help="for crossover plan, as --plan=--seed=2")
