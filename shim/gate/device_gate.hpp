@@ -202,6 +202,8 @@ class DeviceGate {
     HandOver hand_over_;
     // When a thread first waited since a silence let the turn go; 0: not yet.
     std::atomic<std::uint64_t> came_back_at_{0};
+    // When a launching thread last found a collective ended before the watcher did.
+    std::atomic<std::uint64_t> went_on_at_{0};
     std::atomic<std::uint64_t> stalled_at_{0};  // of the last stall; before its reason is set
 
     // Only the watcher.
@@ -216,6 +218,7 @@ class DeviceGate {
     std::uint64_t drained_since_ =
         0;  // since when nothing runs and nothing was launched, 0 = not so
     std::uint64_t changed_at_ = 0;
+    std::uint64_t in_flight_seen_ = 0;
     std::uint64_t window_number_ = 0;  // newest collective of the open window, 0 = none open
     std::uint64_t window_since_ = 0;
     std::uint64_t window_launches_ = 0;

@@ -114,6 +114,10 @@ std::uint64_t DeviceGate::watch_once(std::uint64_t now) noexcept {
     pieces_.watch(now, small_piece_ns());
     follow_collectives(now);
     const std::uint64_t in_flight = inference_.newest_in_flight();
+    if (in_flight != 0 && in_flight_seen_ == 0) {
+        changed_at_ = now;  // who waits for its gradients before it submits has drained already
+    }
+    in_flight_seen_ = in_flight;
     if (in_flight != 0 && now - silent_since_ >= kMarkAfterNs) {
         inference_.mark_open_streams();
     }
@@ -185,7 +189,7 @@ std::uint64_t DeviceGate::poll_pause(std::uint64_t now) noexcept {
         phase.began = window_since_;
         phase.length = inference_.expected_window_ns(window_number_).value_or(0);
         phase.spread = 2 * inference_.window_deviation_ns(window_number_);
-        phase.reliable = true;
+        phase.reliable = phase.spread <= phase.length / 8;
     } else if (turn_began_ != 0) {
         phase.length = turn_length_.ns();
         phase.spread = turn_length_.spread();
@@ -244,7 +248,10 @@ void DeviceGate::follow_window(std::uint64_t now, std::uint64_t in_flight) noexc
                             : in_flight == 0 || launches_seen_ != window_launches_ ||
                                   inference_.computing_graph_in_flight();
     if (window_number_ != 0 && (observe_ ? behind == 0 : over)) {
-        client_->record(EventKind::kWindowClose, now - window_since_, now);
+        const std::uint64_t went_on_at = went_on_at_.load(std::memory_order_acquire);
+        const std::uint64_t closed_at =
+            went_on_at > window_since_ && went_on_at < now ? went_on_at : now;
+        client_->record(EventKind::kWindowClose, closed_at - window_since_, closed_at);
         window_number_ = 0;
         changed_at_ = now;
         if (observe_ && !inference_.drained()) {

@@ -29,6 +29,7 @@ from together import Start, measured_phases, run_together, shared_window
 from windows import read_operations, seamless, true_windows
 
 LIMIT_S = 180
+WARMUP = 8  # iterations before those measured, in which jobs on several devices come to one order (arbiter/README.md)
 # Starts apart under MPS; length of the measured part of a run, its iterations at least.
 USUAL = {"offsets": 3, "target_ms": 1500.0, "iterations": 16}
 QUICK = {"offsets": 2, "target_ms": 1000.0, "iterations": 12}
@@ -174,7 +175,7 @@ class Grid:
 
     def run(self, cell, progress):
         outcome = figures.Outcome(cell)
-        workloads = [replace(workload, burn_per_ms=self.burn_per_ms)
+        workloads = [replace(workload, burn_per_ms=self.burn_per_ms, warmup=WARMUP)
                      for workload in cell.workloads(self.options.target_ms, self.options.iterations)]
         references = []
         for number, (job, workload) in enumerate(zip(cell.jobs, workloads)):
