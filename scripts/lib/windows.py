@@ -14,6 +14,8 @@ from intervals import clip, length, subtract, union
 # Work that was submitted in time follows what is before it within launch latency and gap of the model (some us). Such a
 # seam belongs to the work around it: what was submitted has not finished.
 SEAM_NS = 20_000
+# So long after a standstill of the machine its threads may still be late.
+SETTLE_NS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Events:
     given: list = field(default_factory=list)  # when this client gave the turn back for its job
     least: list = field(default_factory=list)  # (from when, how long a window must last to be worth a turn)
     job: str = ""
+    standstills: list = field(default_factory=list)  # of one of the machine's processors; the same for all clients
 
     def least_ns(self, at, usual_ns):
         """What a window that began at `at` had to last: at least usual_ns, the option's, and what the library said."""
@@ -63,6 +66,7 @@ class Verdict:
     found_ns: int = 0  # of true_ns
     missed: int = 0  # worth a turn, and nothing was inferred in it
     false_opens: int = 0  # opened while the job's own compute ran
+    set_aside: int = 0  # true windows in which, or shortly before which, the machine stood still: not judged
     late_opens: int = 0  # the same, but soon after a window in which nothing was open
     given_back: int = 0  # windows worth a turn in which the turn was given back
     short_given: int = 0  # the same of short ones
@@ -127,11 +131,14 @@ def true_windows(operations):
 
 def read_events(lines):
     """({(ordinal, pid): Events}, [(from_ns, to_ns) in which events were lost]) of what windows_events printed."""
-    clients, open_since, lost, gap_from = defaultdict(Events), {}, [], {}
+    clients, open_since, lost, gap_from, standstills = defaultdict(Events), {}, [], {}, []
     last_ns = 0
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
+            if "stood_still_ns" in row:
+                standstills.append((row["stood_still_ns"], row["until_ns"]))
+                continue
             if "lost" in row:
                 gap_from[row["device"]] = row["from_ns"]
                 continue
@@ -159,6 +166,7 @@ def read_events(lines):
     for events in clients.values():
         events.windows.sort()
         events.least.sort()
+        events.standstills = union(standstills)
     return dict(clients), lost
 
 
@@ -179,6 +187,19 @@ def count_false(verdict, truth, opens, late_ns):
         last = opened
 
 
+def set_aside(standstills, *rows):
+    """Intervals around the standstills in which nothing is judged: whatever of the rows' intervals they touch, whole, and
+    whatever that touches. A standstill may delay what comes within SETTLE_NS after it."""
+    aside = union((start, end + SETTLE_NS) for start, end in standstills)
+    touching = [interval for row in rows for interval in row]
+    while True:
+        more = [i for i in touching if any(i[0] < end and i[1] > start for start, end in aside)]
+        wider = union([*aside, *more])
+        if wider == aside:
+            return aside
+        aside = wider
+
+
 def judge(truth, events, span, least_ns, late_ns=0):
     """Verdict of one client over the time `span`. Windows count where they lie wholly in it; time is cut to it.
     `least_ns`: how long a window must last to be worth a turn, where the events do not say more.
@@ -186,6 +207,9 @@ def judge(truth, events, span, least_ns, late_ns=0):
     verdict = Verdict()
     inferred = clip(union(events.windows), span)
     windows = clip(truth.windows, span)
+    aside = set_aside([s for s in events.standstills if s[0] < span[1] and s[1] > span[0]], inferred, windows)
+    verdict.set_aside = sum(any(start < until and end > since for since, until in aside) for start, end in windows)
+    inferred, windows = subtract(inferred, aside), subtract(windows, aside)
     needed = {start: events.least_ns(start, least_ns) for start, _ in windows}
     worth = [w for w in windows if w[1] - w[0] >= needed[w[0]]]
     verdict.inferred_windows = len(inferred)

@@ -181,7 +181,7 @@ def figures(verdict, rate, seen):
         "windows": verdict.true_windows, "window_ms": verdict.true_ns / 1e6, "missed": verdict.missed,
         "precision": verdict.precision, "recall": verdict.recall, "inferred": verdict.inferred_windows,
         "latency_p50_us": verdict.latency_ns(0.5) / 1e3, "latency_p99_us": verdict.latency_ns(0.99) / 1e3,
-        "false_opens": verdict.false_opens, "late_opens": verdict.late_opens, "given_back": verdict.given_back,
+        "set_aside": verdict.set_aside, "false_opens": verdict.false_opens, "late_opens": verdict.late_opens, "given_back": verdict.given_back,
         "short": verdict.short_windows,
         "short_ms": verdict.short_ns / 1e6, "short_given": verdict.short_given, "watcher_cpu": rate,
     }
@@ -262,7 +262,7 @@ def interval(values):
 
 
 WINDOW_COLUMNS = (
-    ("windows", "windows", "{:d}"), ("ms", "window_ms", "{:.0f}"), ("missed", "missed", "{:d}"),
+    ("windows", "windows", "{:d}"), ("set aside", "set_aside", "{:d}"), ("ms", "window_ms", "{:.0f}"), ("missed", "missed", "{:d}"),
     ("precision", "precision", "{:.4f}"), ("recall", "recall", "{:.4f}"), ("p50 us", "latency_p50_us", "{:.0f}"),
     ("p99 us", "latency_p99_us", "{:.0f}"), ("false opens", "false_opens", "{:d}"), ("given", "given_back", "{:d}"),
     ("short", "short", "{:d}"), ("given", "short_given", "{:d}"), ("watcher %", "watcher_cpu", "{:.2%}"),

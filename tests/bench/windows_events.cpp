@@ -4,20 +4,28 @@
 // nothing.
 //   windows_events DIR
 // A line of an event: device, ordinal and pid of its client (null: of no client), time_ns, kind,
-// value, job. A line of a loss: device, lost, from_ns.
+// value, job. A line of a loss: device, lost, from_ns. A line of a time in which one of the
+// processors ran nothing of this machine's for a millisecond or more, which another guest of the
+// same host may cause and no scheduler here knows of: stood_still_ns, until_ns.
 #include <fmt/format.h>
 #include <poll.h>
+#include <sched.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
+#include <ctime>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "arbiter/futex.hpp"
 #include "arbiter/ring.hpp"
 #include "command.hpp"
 #include "segments.hpp"
@@ -31,6 +39,62 @@ namespace command = crossover::command;
 
 // 8192 events in this time would be 160000 a second: more than any job makes.
 constexpr int kPollMs = 50;
+
+// On each processor a thread that goes before all others, the virtual GPU's real-time ones
+// included, and wakes up every half millisecond: what it is late by, nobody on this machine had.
+// Where such a priority is not to be had, nothing is told.
+class StandstillWatch {
+  public:
+    StandstillWatch() {
+        cpu_set_t allowed;
+        if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) {
+            return;
+        }
+        for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+            if (CPU_ISSET(cpu, &allowed)) {
+                threads_.emplace_back([this, cpu] { watch(cpu); });
+            }
+        }
+    }
+    ~StandstillWatch() {
+        over_ = true;
+        for (std::thread& each : threads_) {
+            each.join();
+        }
+    }
+    StandstillWatch(const StandstillWatch&) = delete;
+    StandstillWatch& operator=(const StandstillWatch&) = delete;
+
+  private:
+    static constexpr long kPeriodNs = 500'000;
+    static constexpr std::uint64_t kStoodStillNs = 1'000'000;
+    static constexpr int kPriority = 50;
+
+    void watch(int cpu) const {
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(cpu, &one);
+        sched_param priority{};
+        priority.sched_priority = kPriority;
+        if (::sched_setaffinity(0, sizeof one, &one) != 0 ||
+            ::sched_setscheduler(0, SCHED_FIFO, &priority) != 0) {
+            return;
+        }
+        ::prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
+        while (!over_) {
+            const std::uint64_t before = crossover::monotonic_ns();
+            const timespec period{0, kPeriodNs};
+            ::nanosleep(&period, nullptr);
+            const std::uint64_t now = crossover::monotonic_ns();
+            if (now - before >= kPeriodNs + kStoodStillNs) {
+                fmt::print("{{\"stood_still_ns\":{},\"until_ns\":{}}}\n", before + kPeriodNs, now);
+            }
+        }
+    }
+
+    std::atomic<bool> over_{false};
+    std::vector<std::thread> threads_;
+};
 
 const char* name_of(EventKind kind) {
     switch (kind) {
@@ -100,6 +164,7 @@ class Source {
 void record(const std::string& dir) {
     command::SegmentFolder folder(dir);
     std::vector<Source> sources;
+    const StandstillWatch standstills;
     pollfd input{STDIN_FILENO, POLLIN, 0};
     for (bool last = false;; last = ::poll(&input, 1, kPollMs) != 0) {
         folder.refresh();

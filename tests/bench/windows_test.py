@@ -141,6 +141,19 @@ class Judging(unittest.TestCase):
         self.assertEqual(found.latencies_ns, [1 * MS])
         self.assertAlmostEqual(found.recall, 29 / 30)
 
+    def test_what_a_standstill_of_the_machine_touches_is_not_judged(self):
+        late = windows((49, 60), (101, 121))
+        for standstill, expected in ((None, (2, 0)), ((45, 48), (1, 1)), ((38.5, 39.5), (1, 1)), ((20, 30), (2, 0)),
+                                     ((119, 120.5), (1, 1)), ((58, 102), (0, 2))):
+            events = Events(late, standstills=windows(standstill) if standstill else [])
+            found = judge(true_windows(self.TWO), events, SPAN, LEAST)
+            self.assertEqual((found.true_windows, found.set_aside), expected, standstill)
+        found = judge(true_windows(self.TWO), Events(late, standstills=windows((45, 48))), SPAN, LEAST)
+        self.assertEqual(found.latencies_ns, [MS])
+        self.assertEqual((found.recall, found.precision), (19 / 20, 19 / 20))
+        false = Events(windows((20, 22)), standstills=windows((19, 21)))
+        self.assertEqual(judge(true_windows(self.TWO), false, SPAN, LEAST).false_opens, 1, "no excuse for that")
+
     def test_nothing_inferred_and_nothing_there(self):
         self.assertTrue(math.isnan(judged(self.TWO, []).precision))
         self.assertEqual(judged(self.TWO, []).recall, 0.0)
@@ -174,6 +187,11 @@ class Reading(unittest.TestCase):
         self.assertEqual(clients[0, 8].least, [(12, 450_000)])
         self.assertEqual(clients[0, 8].windows, [(15, 50)], "one that was open at the end ends with the last event")
         self.assertEqual(lost, [])
+
+    def test_standstills_are_the_machines(self):
+        still = json.dumps({"stood_still_ns": 12, "until_ns": 18})
+        clients, _ = read_events([self.event("compute", 10), still, self.event("compute", 25, pid=8)])
+        self.assertEqual([clients[0, pid].standstills for pid in (7, 8)], [[(12, 18)]] * 2)
 
     def test_a_loss_is_told_with_its_time(self):
         lines = [self.event("compute", 10), json.dumps({"device": "GPU-0", "lost": 3, "from_ns": 10}),
