@@ -22,6 +22,7 @@
 #include "arbiter/client_state.hpp"
 #include "arbiter/futex.hpp"
 #include "arbiter/liveness.hpp"
+#include "arbiter/policy.hpp"
 #include "arbiter/process_id.hpp"
 #include "arbiter/transaction.hpp"
 
@@ -318,6 +319,22 @@ std::uint64_t Client::release() noexcept {
         fault(*at, finished);
     }
     return now_ns - std::min(now_ns, since_ns);
+}
+
+void Client::phase_over(std::uint64_t phase_ns) noexcept {
+    Attachment* const at = touchable_or_fault();
+    if (at == nullptr) return;
+    // A hint: most phases end with their turn.
+    const std::uint32_t index = job_of(at->mine());
+    if (index >= kMaxJobs || recent_cut_ns(at->segment().jobs[index].recent_turn_ns) == 0) return;
+    Transaction transaction = at->begin();
+    Status status = transaction.status();
+    if (status == Status::kOk && !at->owns()) status = Status::kDetached;
+    if (status == Status::kOk) {
+        crossover::phase_over(at->segment(), at->slot, phase_ns);
+        status = transaction.finish();
+    }
+    if (status != Status::kOk) fault(*at, status);
 }
 
 void Client::let_go() noexcept {

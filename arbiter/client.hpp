@@ -87,6 +87,9 @@ class Client {
     // This client submits no more under the present turn; the turn moves on when no client of the
     // job does. Harmless when not holding. Returns the ns the claim lasted.
     std::uint64_t release() noexcept;
+    // The compute phase that a turn of this client's job was for has ended after `phase_ns`, and the
+    // job has no turn. Cheap unless the lease had cut that turn: then its length is learned.
+    void phase_over(std::uint64_t phase_ns) noexcept;
     // Makes every waiting acquire() of this client return kAborted, however soon allow() follows,
     // and later ones until then.
     void let_go() noexcept;

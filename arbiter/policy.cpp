@@ -173,4 +173,11 @@ std::uint64_t updated_recent_turn_ns(std::uint64_t recent_turn_ns, std::uint64_t
     return mean - (mean - phase) / kFall;
 }
 
+std::uint64_t recent_after_cut_phase(std::uint64_t recent_turn_ns,
+                                     std::uint64_t phase_ns) noexcept {
+    if (recent_cut_ns(recent_turn_ns) == 0) return recent_turn_ns;
+    // Not what its earlier turns add up to: those may be of phases whose end was not told.
+    return updated_recent_turn_ns(recent_mean_ns(recent_turn_ns), phase_ns, false);
+}
+
 }  // namespace crossover

@@ -85,4 +85,8 @@ std::uint64_t expected_turn_ns(std::uint64_t recent_turn_ns, std::uint64_t fixed
 std::uint64_t updated_recent_turn_ns(std::uint64_t recent_turn_ns, std::uint64_t turn_ns,
                                      bool cut_by_lease) noexcept;
 
+// The memory after a phase of `phase_ns` that ended while the job had no turn: its lease cut it,
+// and what had been launched by then was all of it. The same where no turn was cut.
+std::uint64_t recent_after_cut_phase(std::uint64_t recent_turn_ns, std::uint64_t phase_ns) noexcept;
+
 }  // namespace crossover

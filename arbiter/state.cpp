@@ -416,6 +416,16 @@ void release(Segment& segment, std::uint32_t slot, std::uint64_t now_ns, Wakes& 
     transition.settle();
 }
 
+void phase_over(Segment& segment, std::uint32_t slot, std::uint64_t phase_ns) noexcept {
+    if (!usable(segment, slot)) return;
+    const std::uint32_t index = job_of(segment.clients[slot]);
+    if (index >= kMaxJobs || turn_holder(segment) == index) return;
+    JobSlot& job = segment.jobs[index];
+    if (job.waiters == 0) {
+        job.recent_turn_ns = recent_after_cut_phase(job.recent_turn_ns, phase_ns);
+    }
+}
+
 bool expire(Segment& segment, std::uint64_t now_ns, Wakes& wakes) noexcept {
     const std::size_t holder = turn_holder(segment);
     if (holder == kNoJob) return false;

@@ -95,6 +95,11 @@ void withdraw(Segment& segment, std::uint32_t slot, std::uint64_t now_ns, Wakes&
 // The client submits no more under this turn, which ends when no client of the job does.
 void release(Segment& segment, std::uint32_t slot, std::uint64_t now_ns, Wakes& wakes) noexcept;
 
+// The client saw its job's compute phase end, after `phase_ns`, while it had no claim: the lease of
+// an earlier turn cut the phase, and no further turn was needed for it. Nothing happens while a
+// client of the job waits, as the phase then goes on, and where no turn was cut.
+void phase_over(Segment& segment, std::uint32_t slot, std::uint64_t phase_ns) noexcept;
+
 // Ends the present turn if its lease has run out. True if it did.
 bool expire(Segment& segment, std::uint64_t now_ns, Wakes& wakes) noexcept;
 

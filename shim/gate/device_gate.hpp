@@ -92,6 +92,7 @@ class DeviceGate {
     void follow_silence(std::uint64_t now) noexcept;
     void follow_graph() noexcept;
     bool give_back(std::uint64_t launches_seen) noexcept;
+    void end_phase(std::uint64_t drained_at) noexcept;
     void tell_least_window(std::uint64_t now) noexcept;
     void open_stream_gate() noexcept;
     void end_stream_gate() noexcept;

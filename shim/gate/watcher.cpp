@@ -297,7 +297,7 @@ void DeviceGate::follow_window(std::uint64_t now, std::uint64_t in_flight) noexc
         }
         if (turn_began_ != 0) {
             turn_length_.learn(now - turn_began_);
-            turn_began_ = 0;
+            end_phase(now);
         }
         tell_least_window(now);
         client_->record(EventKind::kWindowOpen, in_flight, now);
@@ -312,6 +312,15 @@ void DeviceGate::follow_window(std::uint64_t now, std::uint64_t in_flight) noexc
             give_back(window_launches_);
         }
     }
+}
+
+// What the last turn was for has drained. When its lease cut it on the way, nothing more was to be
+// launched, and nobody else can tell the arbiter how long the phase was.
+void DeviceGate::end_phase(std::uint64_t drained_at) noexcept {
+    if (turn_began_ != 0 && !observe_ && !client_->holding()) {
+        client_->phase_over(drained_at - std::min(drained_at, turn_began_));
+    }
+    turn_began_ = 0;
 }
 
 // Whoever judges the windows from the events has to know which were worth a turn.
@@ -374,7 +383,7 @@ void DeviceGate::follow_silence(std::uint64_t now) noexcept {
         idle_since_ = monotonic_ns();
     }
     idle_reported_ = true;
-    turn_began_ = 0;
+    end_phase(drained_since_);
     client_->record(EventKind::kIdle, silent, now);
     client_->set_phase(ClientPhase::kIdle, now);
     fresh_turn_.store(true, std::memory_order_release);

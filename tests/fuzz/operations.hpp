@@ -19,6 +19,7 @@ enum Operation : std::uint8_t {
     kRepair,
     kPass,  // time passes
     kLook,  // reads only
+    kPhaseOver,
     kOperations
 };
 

@@ -57,6 +57,9 @@ void step(Segment& segment, Input& input, std::uint64_t& now_ns) {
             now_ns =
                 argument < 250 ? now_ns + argument * 1'000'000ULL : input.number<std::uint64_t>();
             break;
+        case kPhaseOver:
+            phase_over(segment, slot, argument * 1'000'000ULL);
+            break;
         case kLook:
             consistent(segment, nullptr);
             lease_end_ns(segment);

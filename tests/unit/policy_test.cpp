@@ -196,6 +196,29 @@ TEST(RecentTurn, APhaseOfAnyCoveredLengthIsLearntInAFewPhases) {
     }
 }
 
+// A program that submits a whole iteration at once wants no second turn for what the first one's
+// lease cut.
+TEST(RecentTurn, APhaseThatEndsWithoutATurnIsLearntInAFewPhases) {
+    for (const std::uint64_t phase : {60 * kMs, 700 * kMs, 9'000 * kMs}) {
+        for (std::uint64_t recent : {1 * kMs, 25 * kMs}) {
+            int cuts = 0;
+            for (int phases = 0; phases < 12; ++phases) {
+                const std::uint64_t lease = lease_ns(recent, 0);
+                if (lease >= phase) {
+                    recent = updated_recent_turn_ns(recent, phase, false);
+                    continue;
+                }
+                ++cuts;
+                recent = updated_recent_turn_ns(recent, lease, true);
+                recent = recent_after_cut_phase(recent, phase);
+                EXPECT_EQ(recent_cut_ns(recent), 0U);
+            }
+            EXPECT_LE(cuts, 2) << phase;
+        }
+    }
+    EXPECT_EQ(recent_after_cut_phase(25 * kMs, 700 * kMs), 25 * kMs) << "nothing was cut";
+}
+
 TEST(RecentTurn, AJobThatNeverDrainsGetsASlice) {
     for (std::uint64_t recent : {std::uint64_t{0}, 400 * kMs, 5'000 * kMs}) {
         std::uint64_t had = 0;

@@ -150,6 +150,34 @@ TEST_F(StateTest, LeaseIsTwiceTheWholeTurnHoweverLateTheOtherCame) {
     EXPECT_EQ(lease_end_ns(*segment_), now_ + 160 * kMs);
 }
 
+TEST_F(StateTest, ACutPhaseThatEndsWithoutATurnIsLearned) {
+    const std::uint32_t a = attach(10);
+    const std::uint32_t b = attach(20);
+    segment_->jobs[segment_->clients[a].job].recent_turn_ns = 25 * kMs;
+    EXPECT_TRUE(ask(a));
+    EXPECT_FALSE(ask(b));
+    now_ += 50 * kMs;
+    EXPECT_TRUE(expire(*segment_, now_, fresh()));
+    const std::uint64_t cut = job_of(a).recent_turn_ns;
+    EXPECT_NE(recent_cut_ns(cut), 0U);
+    EXPECT_FALSE(ask(a));
+    phase_over(*segment_, a, 80 * kMs);
+    EXPECT_EQ(job_of(a).recent_turn_ns, cut) << "it waits to go on";
+    give_back(b);
+    EXPECT_TRUE(claims(a));
+    phase_over(*segment_, a, 80 * kMs);
+    EXPECT_EQ(job_of(a).recent_turn_ns, cut) << "it goes on";
+    EXPECT_FALSE(ask(b));
+    now_ += 50 * kMs;
+    EXPECT_TRUE(expire(*segment_, now_, fresh()));
+    phase_over(*segment_, a, 80 * kMs);
+    const std::uint64_t learned = updated_recent_turn_ns(25 * kMs, 80 * kMs, false);
+    EXPECT_EQ(job_of(a).recent_turn_ns, learned);
+    phase_over(*segment_, a, 9 * kMs);
+    EXPECT_EQ(job_of(a).recent_turn_ns, learned) << "told once";
+    expect_invariants(*segment_);
+}
+
 TEST_F(StateTest, ALeaseFieldFromTheFutureIsBounded) {
     const std::uint32_t a = attach(10);
     const std::uint32_t b = attach(20);
