@@ -11,38 +11,44 @@ namespace crossover {
 static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(cuuint32_t) &&
               std::atomic<std::uint32_t>::is_always_lock_free);
 
-bool DriverWords::open(std::uint32_t ordinal) noexcept {
+DriverWords::Opened DriverWords::open(std::uint32_t ordinal) noexcept {
     const RealDriver* driver = real_driver();
     if (driver == nullptr || driver->stream_batch_mem_op == nullptr ||
         driver->mem_host_register == nullptr || driver->mem_host_device_pointer == nullptr ||
         driver->device_get_attribute == nullptr) {
-        return false;
+        return Opened::kNone;
     }
+    const auto refused = [](CUresult result) {
+        return result == CUDA_ERROR_DEINITIALIZED ? Opened::kEnded : Opened::kNone;
+    };
     // There is none for the operations of 32 bits alone; devices that have these have both.
     int available = 0;
-    if (driver->device_get_attribute(&available, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
-                                     static_cast<CUdevice>(ordinal)) != CUDA_SUCCESS ||
-        available == 0) {
-        return false;
+    CUresult result = driver->device_get_attribute(
+        &available, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
+        static_cast<CUdevice>(ordinal));
+    if (result != CUDA_SUCCESS || available == 0) {
+        return refused(result);
     }
     // Shared, so that a fork does not give parent and GPU different pages.
     constexpr std::size_t kBytes = kWords * sizeof(std::uint32_t);
     void* memory =
         ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
-        return false;
+        return Opened::kNone;
     }
     const RelaxedCaptureMode relaxed(*driver);
     CUdeviceptr address = 0;
-    if (driver->mem_host_register(memory, kBytes,
-                                  CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP) !=
-            CUDA_SUCCESS ||
-        driver->mem_host_device_pointer(&address, memory, 0) != CUDA_SUCCESS) {
-        return false;  // a page that the driver may have pinned stays mapped
+    result = driver->mem_host_register(memory, kBytes,
+                                       CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+    if (result == CUDA_SUCCESS) {
+        result = driver->mem_host_device_pointer(&address, memory, 0);
+    }
+    if (result != CUDA_SUCCESS) {
+        return refused(result);  // a page that the driver may have pinned stays mapped
     }
     words_ = static_cast<std::atomic<std::uint32_t>*>(memory);
     device_address_ = address;
-    return true;
+    return Opened::kYes;
 }
 
 bool DriverWords::put(std::uintptr_t stream, std::uint32_t index, std::uint32_t epoch) noexcept {

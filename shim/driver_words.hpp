@@ -12,9 +12,10 @@ namespace crossover {
 class DriverWords {
   public:
     // Maps and registers the words; needs a current context, on a device that is called `ordinal`.
-    // False: this driver or device has no stream memory operations (any more), or refuses.
-    // Once, by one thread.
-    bool open(std::uint32_t ordinal) noexcept;
+    // kNone: this driver or device has no stream memory operations, or refuses. kEnded: the process
+    // ends, and the driver with it. Once, by one thread.
+    enum class Opened { kYes, kNone, kEnded };
+    Opened open(std::uint32_t ordinal) noexcept;
 
     // Makes the stream, when it comes to this place, first write `epoch` to the word `index`, then
     // wait until the word 0 has come to it. False: the driver refuses. The caller makes sure that

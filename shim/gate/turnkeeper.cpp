@@ -36,7 +36,11 @@ void DeviceGate::open_stream_gate() noexcept {
     }
     streams_tried_ = true;
     const bool asked = static_cast<GateKind>(options_.gate) == GateKind::kStream;
-    if (!words_.open(ordinal_)) {
+    const DriverWords::Opened opened = words_.open(ordinal_);
+    if (opened == DriverWords::Opened::kEnded) {
+        return;
+    }
+    if (opened == DriverWords::Opened::kNone) {
         log_line(asked ? LogLevel::kFault : LogLevel::kInfo,
                  "device %u has no stream memory operations; launching threads wait for the turn",
                  ordinal_);
