@@ -32,6 +32,19 @@ inline bool create_quiet_thread(pthread_t& thread, void* (*body)(void*), void* a
     return refused == 0;
 }
 
+// The kernel's sched_attr in its first version, which C libraries before 2.41 do not have.
+struct Scheduling {
+    std::uint32_t size;
+    std::uint32_t policy;
+    std::uint64_t flags;
+    std::int32_t nice;
+    std::uint32_t priority;
+    std::uint64_t runtime_ns;
+    std::uint64_t deadline_ns;
+    std::uint64_t period_ns;
+};
+static_assert(sizeof(Scheduling) == 48);
+
 // The calling thread, one of ours that runs for some microseconds at a time, is woken when it asked
 // to be, and has a processor soon, although others compute: no timer slack, and the shortest slice
 // that the scheduler gives. Since Linux 6.12 the slice that an ordinary thread asks for decides
@@ -41,16 +54,7 @@ inline void be_prompt() noexcept {
     constexpr std::uint64_t kShortestSliceNs = 100'000;
     ::prctl(PR_SET_NAME, "crossover");
     ::prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
-    struct {  // sched_attr, which C libraries before 2.41 do not have
-        std::uint32_t size;
-        std::uint32_t policy;
-        std::uint64_t flags;
-        std::int32_t nice;
-        std::uint32_t priority;
-        std::uint64_t runtime_ns;
-        std::uint64_t deadline_ns;
-        std::uint64_t period_ns;
-    } scheduling{};
+    Scheduling scheduling{};
     if (::syscall(SYS_sched_getattr, 0, &scheduling, sizeof scheduling, 0) == 0 &&
         scheduling.policy == SCHED_OTHER) {
         scheduling.size = sizeof scheduling;

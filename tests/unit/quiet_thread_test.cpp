@@ -12,17 +12,6 @@
 namespace crossover {
 namespace {
 
-struct Scheduling {  // sched_attr, its first version
-    std::uint32_t size;
-    std::uint32_t policy;
-    std::uint64_t flags;
-    std::int32_t nice;
-    std::uint32_t priority;
-    std::uint64_t runtime_ns;
-    std::uint64_t deadline_ns;
-    std::uint64_t period_ns;
-};
-
 Scheduling scheduling_here() {
     Scheduling found{};
     EXPECT_EQ(::syscall(SYS_sched_getattr, 0, &found, sizeof found, 0), 0);
