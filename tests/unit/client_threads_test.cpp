@@ -18,6 +18,7 @@
 
 #include "arbiter/client.hpp"
 #include "arbiter/futex.hpp"
+#include "arbiter/policy.hpp"
 #include "arbiter/ring.hpp"
 #include "arbiter/segment.hpp"
 
@@ -98,6 +99,28 @@ TEST_F(ClientThreadsTest, JobsInThreadsNeverOverlap) {
     EXPECT_EQ(granted.load(), static_cast<int>(kJobs) * kTurns);
     for (const Inside& job : inside) EXPECT_EQ(job.overlaps.load(), 0);
     EXPECT_FALSE(file_exists()) << "the last one removed it";
+}
+
+TEST_F(ClientThreadsTest, APhaseThatItsLeaseCutIsToldOfWhereItEndsWithoutATurn) {
+    auto cut = attach(10, 5);
+    auto other = attach(20, 10'000);
+    ASSERT_NE(cut, nullptr);
+    ASSERT_NE(other, nullptr);
+    const auto memory = [&] {
+        const Segment& segment = cut->segment();
+        return segment.jobs[segment.clients[cut->slot()].job].recent_turn_ns;
+    };
+    ASSERT_EQ(cut->acquire(in_long()), Wait::kGranted);
+    cut->phase_over(300 * kMs);
+    EXPECT_EQ(memory(), 0U) << "it has the turn";
+    std::thread waiter([&] { EXPECT_EQ(other->acquire(in_long()), Wait::kGranted); });
+    waiter.join();
+    EXPECT_FALSE(cut->holding());
+    EXPECT_NE(recent_cut_ns(memory()), 0U);
+    cut->phase_over(300 * kMs);
+    EXPECT_EQ(memory(), 300 * kMs);
+    cut->phase_over(9 * kMs);
+    EXPECT_EQ(memory(), 300 * kMs) << "nothing is cut any more";
 }
 
 // What the gate's threads do with one client, all at once: several launch, one watches and gives
