@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Judges communication windows: those that the library inferred (its events) against those that there were (the virtual
-GPU's truth log). Pure: no clock, no process, no file but through read_operations() and read_events(). docs/windows.md
+GPU's truth log). Pure: no clock, no process, no file but through read_…(). docs/windows.md
 says what each figure means. Times are ns on CLOCK_MONOTONIC."""
 
 import json
 import math
 from bisect import bisect_right
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from intervals import clip, length, subtract, union
 
@@ -26,6 +27,7 @@ class Operation:
     stream: int
     start: int
     end: int
+    number: int = 0  # its process's
 
 
 @dataclass
@@ -94,10 +96,38 @@ def read_operations(path):
             try:
                 row = json.loads(line)
                 client = row["device"], row["pid"]
-                clients[client].append(Operation(row["kind"], row["stream"], row["start_ns"], row["end_ns"]))
+                clients[client].append(
+                    Operation(row["kind"], row["stream"], row["start_ns"], row["end_ns"], row["op"]))
             except (ValueError, KeyError, TypeError) as error:
                 raise ValueError(f"{path}:{number}: not a line of a truth log ({error})") from None
     return clients
+
+
+def read_shown(path):
+    """{number: when the process could first see that this operation had ended}, of what a process on the virtual GPU wrote
+    with SIMGPU_SHOWN=1."""
+    shown = {}
+    with open(path, encoding="utf-8") as log:
+        for number, line in enumerate(log, 1):
+            try:
+                row = json.loads(line)
+                shown[row["op"]] = row["shown_ns"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(f"{path}:{number}: not a line of a log of what was shown ({error})") from None
+    return shown
+
+
+def as_shown(operations, shown):
+    """The operations of one process as it could see them at all: each ends when that was shown (of what is not in `shown`,
+    when it did), and begins no sooner than the end was shown of all that had ended before it began."""
+    ends = sorted((op.end, max(op.end, shown.get(op.number, op.end))) for op in operations)
+    latest = list(accumulate((seen for _, seen in ends), max))
+    moved = []
+    for op in operations:
+        before = bisect_right(ends, (op.start, math.inf))
+        start = max(op.start, latest[before - 1]) if before else op.start
+        moved.append(replace(op, start=start, end=max(op.end, shown.get(op.number, op.end), start)))
+    return moved
 
 
 def seamless(intervals, seam_ns=SEAM_NS):

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "lib"))
 from job import Job, JobError, Workload
 from machine import Build, MachineError, Parser, VirtualMachine, at_least, fail, monotonic_ns
 from solo import describe, iteration_times
-from windows import add_up, judge, read_events, read_operations, true_windows
+from windows import add_up, as_shown, judge, read_events, read_operations, read_shown, true_windows
 
 LIMIT_S = 300
 # Slow, so that it has little to carry: what the virtual GPU moves and adds on this machine's processors for it, which no
@@ -143,7 +143,8 @@ def recorded_events(build, machine):
 def run(build, pattern, asked, names, keep=None, **variables):
     """The jobs side by side under the library: (results, Verdict of the first job, watcher's rate)."""
     with pattern.machine(build, keep) as machine:
-        environment = machine.environment(preload=True, CROSSOVER_MIN_WINDOW_US=str(LEAST_WINDOW_US), **variables)
+        environment = machine.environment(preload=True, CROSSOVER_MIN_WINDOW_US=str(LEAST_WINDOW_US), SIMGPU_SHOWN="1",
+                                          **variables)
         with ExitStack() as stack:
             lines = stack.enter_context(recorded_events(build, machine))
             start_at = monotonic_ns() + START_S * 1_000_000_000 if len(names) > 1 else None
@@ -152,7 +153,8 @@ def run(build, pattern, asked, names, keep=None, **variables):
             cost = stack.enter_context(WatcherCost([pid for job in jobs for pid in job.pids]))
             results = [job.wait(LIMIT_S) for job in jobs]
         machine.stop()
-        operations = read_operations(machine.truth)
+        operations = {client: as_shown(rows, read_shown(machine.truth.parent / f"shown.{client[1]}.jsonl"))
+                      for client, rows in read_operations(machine.truth).items()}
     span = max(r.window[0] for r in results), min(r.window[1] for r in results)
     if span[1] <= span[0]:
         raise JobError(f"{pattern.name}: the jobs were never in their measured iterations at the same time")

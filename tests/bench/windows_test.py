@@ -9,12 +9,14 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from dataclasses import replace
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "scripts" / "lib"))
 
-from windows import Events, Operation, Verdict, add_up, judge, read_events, read_operations, true_windows
+from windows import (Events, Operation, Verdict, add_up, as_shown, judge, read_events, read_operations, read_shown,
+                     true_windows)
 
 MS = 1_000_000
 MAIN, COMM = 1, 2
@@ -206,6 +208,38 @@ class Reading(unittest.TestCase):
             path.write_text('{"device":0}\n', encoding="utf-8")
             with self.assertRaisesRegex(ValueError, "truth.jsonl:1"):
                 read_operations(path)
+
+
+class Shown(unittest.TestCase):
+    """Operations as a process could see them."""
+
+    ROWS = [compute(0, 40), communicate(30, 60), compute(60.001, 100)]
+
+    def shown(self, **late):
+        rows = [replace(op, number=number) for number, op in enumerate(self.ROWS)]
+        return as_shown(rows, {int(number[1:]): round(time * MS) for number, time in late.items()})
+
+    def test_what_was_shown_late_ended_late_and_held_up_what_follows(self):
+        rows = self.shown(_1=60.5)
+        self.assertEqual(true_windows(rows).windows, windows((40, 60.5)))
+        self.assertEqual(rows[2].start, round(60.5 * MS))
+        self.assertEqual(true_windows(self.shown(_0=40.3)).windows, windows((40.3, 60)))
+
+    def test_nothing_is_shown_before_its_end_nor_ends_before_it_begins(self):
+        self.assertEqual(true_windows(self.shown(_1=59)).windows, windows((40, 60)))
+        self.assertEqual([(op.start, op.end) for op in self.shown(_1=101)][2], (101 * MS, 101 * MS))
+
+    def test_what_was_not_told_of_is_as_it_was(self):
+        self.assertEqual([(op.start, op.end) for op in self.shown()], [(op.start, op.end) for op in self.ROWS])
+
+    def test_the_log(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "shown.1.jsonl"
+            path.write_text('{"op":7,"shown_ns":12}\n{"op":9,"shown_ns":14}\n', encoding="utf-8")
+            self.assertEqual(read_shown(path), {7: 12, 9: 14})
+            path.write_text('{"op":7}\n', encoding="utf-8")
+            with self.assertRaisesRegex(ValueError, "shown.1.jsonl:1"):
+                read_shown(path)
 
 
 class Run(unittest.TestCase):

@@ -180,7 +180,7 @@ std::string Engine::Model::submit(Client& client, ClientId id, const Request& re
         return text("unknown stream ", request.stream);
     if (client.ops.size() >= kMaxLiveOps)
         return text("more operations in flight than ", kMaxLiveOps);
-    if ((request.flags & ~kNotifyStart) != 0) return text("unknown flags ", request.flags);
+    if ((request.flags & ~(kNotifyStart | kFill)) != 0) return text("unknown flags ", request.flags);
     if (request.cost_ns > kMaxCostNs) return text("cost_ns above ", kMaxCostNs);
     const bool on_sm = kind == OpKind::kKernel || kind == OpKind::kCollective;
     if (on_sm && !(request.sm_share > 0.0F && request.sm_share <= 1.0F))
@@ -229,6 +229,7 @@ std::string Engine::Model::submit(Client& client, ClientId id, const Request& re
     }
     op->remaining_ns = static_cast<double>(op->cost_ns);
     op->notify = (request.flags & kNotifyStart) != 0 || kind == OpKind::kClient;
+    op->fill = (request.flags & kFill) != 0;
     for (const Request& meeting : meetings) join_meeting(*op, meeting);
     client.last_op = request.op;
     stream.queue.push_back(op.get());

@@ -52,7 +52,8 @@ struct TruthRecord {
     ClientId client = 0;
     int device = 0;
     std::uint64_t stream = 0;
-    OpKind kind{};                // kKernel, kCopy or kCollective
+    OpId op = 0;                  // the client's number of it
+    OpKind kind{};                // kKernel, kCopy (fills, too) or kCollective
     std::uint64_t submit_ns = 0;  // when the program called
     std::uint64_t start_ns = 0;
     std::uint64_t end_ns = 0;

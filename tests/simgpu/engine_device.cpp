@@ -263,7 +263,8 @@ void Engine::Model::record_truth(const Op& op) {
     record.client = op.stream->client;
     record.device = op.stream->context->device;
     record.stream = op.stream->id;
-    record.kind = op.kind;
+    record.op = op.id;
+    record.kind = op.fill ? OpKind::kCopy : op.kind;
     record.submit_ns = op.submit_ns;
     record.start_ns = op.start_ns;
     record.end_ns = time_ns_;

@@ -110,6 +110,7 @@ struct Op {
     std::uint64_t transfer_start_ns = 0;
     State state = State::kQueued;
     bool notify = false;
+    bool fill = false;
     bool started = false;
     bool acked = false;
     bool staged = false;  // kStaged was sent

@@ -67,7 +67,7 @@ struct Request {
     std::int32_t device = 0;  // physical index in the virtual machine
     std::int32_t priority = 0;
     float sm_share = 1.0F;    // part of the multiprocessors the operation can use, (0, 1]
-    std::uint32_t flags = 0;  // kNotifyStart
+    std::uint32_t flags = 0;  // kNotifyStart, kFill
 };
 
 // Send kStarted, and kDone only after the client's kAck. The device goes on meanwhile: after a
@@ -75,6 +75,8 @@ struct Request {
 // effects run in the order of their notices. Only a collective (for all its ranks) and kClient are
 // not over before they are acknowledged.
 inline constexpr std::uint32_t kNotifyStart = 1;
+// A kernel that only fills memory: the truth log counts it among the copies.
+inline constexpr std::uint32_t kFill = 2;
 
 // A rendezvous is one meeting of `participants` ranks of a communicator under one number; its
 // transfer begins when the last of them has its operation resident on its device, takes latency +

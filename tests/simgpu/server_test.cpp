@@ -354,6 +354,7 @@ TEST(SimgpuServer, WritesWhatReallyHappened) {
     const std::uint64_t before_ns = monotonic_ns();
     std::uint64_t end_ns = 0;
     std::uint64_t comm = 0;
+    std::vector<OpId> operations;
     {
         WireClient wire(server.dir());
         wire.hello();
@@ -361,11 +362,14 @@ TEST(SimgpuServer, WritesWhatReallyHappened) {
         comm = wire.join(3, 1, 0, 1);
         const Request kernel = wire.operation(OpKind::kKernel, 5, 3 * kMs);
         const Request copy = wire.operation(OpKind::kCopy, 5, kMs);
+        Request fill = wire.operation(OpKind::kKernel, 5, kMs / 2);
+        fill.flags = kFill;
         Request all_reduce = wire.operation(OpKind::kCollective, 5);
         all_reduce.comm_key = comm;
         all_reduce.participants = 1;
         all_reduce.link_bytes = kMs;
-        wire.send({kernel, copy, all_reduce});
+        wire.send({kernel, copy, fill, all_reduce});
+        operations = {kernel.op, copy.op, fill.op, all_reduce.op};
         end_ns = wire.expect(NoticeKind::kDone, all_reduce.op).time_ns;
     }
     EXPECT_EQ(server.stop(), 0);
@@ -373,13 +377,14 @@ TEST(SimgpuServer, WritesWhatReallyHappened) {
     std::vector<nlohmann::json> lines;
     std::istringstream log(contents(server.dir() + "/truth.jsonl"));
     for (std::string line; std::getline(log, line);) lines.push_back(nlohmann::json::parse(line));
-    ASSERT_EQ(lines.size(), 3U);
-    const char* kinds[] = {"compute", "copy", "communicate"};
-    const std::uint64_t lengths[] = {3 * kMs, kMs, kMs};
+    ASSERT_EQ(lines.size(), 4U);
+    const char* kinds[] = {"compute", "copy", "copy", "communicate"};
+    const std::uint64_t lengths[] = {3 * kMs, kMs, kMs / 2, kMs};
     for (std::size_t i = 0; i < lines.size(); ++i) {
         EXPECT_EQ(lines[i]["kind"], kinds[i]);
         EXPECT_EQ(lines[i]["device"], 1);
         EXPECT_EQ(lines[i]["stream"], 5);
+        EXPECT_EQ(lines[i]["op"], operations[i]);
         EXPECT_EQ(lines[i]["pid"], getpid());
         EXPECT_GE(lines[i]["submit_ns"].get<std::uint64_t>(), before_ns);
         EXPECT_LE(lines[i]["submit_ns"].get<std::uint64_t>(),
@@ -388,9 +393,9 @@ TEST(SimgpuServer, WritesWhatReallyHappened) {
             lines[i]["end_ns"].get<std::uint64_t>() - lines[i]["start_ns"].get<std::uint64_t>(),
             lengths[i]);
     }
-    EXPECT_EQ(lines[2]["comm"], comm);
-    EXPECT_EQ(lines[2]["transfer_start_ns"], lines[2]["start_ns"]);
-    EXPECT_EQ(lines[2]["end_ns"], end_ns);
+    EXPECT_EQ(lines[3]["comm"], comm);
+    EXPECT_EQ(lines[3]["transfer_start_ns"], lines[3]["start_ns"]);
+    EXPECT_EQ(lines[3]["end_ns"], end_ns);
 }
 
 TEST(SimgpuServer, EndsCleanlyOnEachSignalAndOwnsItsFolder) {

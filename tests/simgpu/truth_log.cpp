@@ -44,9 +44,9 @@ void TruthLog::add(const TruthRecord& record, pid_t pid) {
     const auto out = std::back_inserter(buffer_);
     fmt::format_to(
         out,
-        R"({{"device":{},"pid":{},"stream":{},"kind":"{}","submit_ns":{},"start_ns":{},"end_ns":{})",
-        record.device, pid, record.stream, name_of(record.kind), record.submit_ns, record.start_ns,
-        record.end_ns);
+        R"({{"device":{},"pid":{},"stream":{},"op":{},"kind":"{}","submit_ns":{},"start_ns":{},"end_ns":{})",
+        record.device, pid, record.stream, record.op, name_of(record.kind), record.submit_ns,
+        record.start_ns, record.end_ns);
     if (record.kind == OpKind::kCollective) {
         fmt::format_to(out, R"(,"comm":{},"transfer_start_ns":)", record.comm);
         if (record.transfer_start_ns == 0) {

@@ -78,6 +78,7 @@ Connection* Connection::open(const std::string& dir, std::string* error) {
     connection->device_count_ = static_cast<int>(welcome.value);
     welcome.text[sizeof welcome.text - 1] = '\0';
     connection->settings_ = welcome.text;
+    connection->shown_.open(dir);
     Connection* const result = connection.release();  // from here on a thread may hold it
     if (result->start_threads()) return result;
     ::shutdown(result->fd_, SHUT_RDWR);
@@ -186,6 +187,7 @@ void Connection::quiesce() {
         std::this_thread::sleep_for(kExitPoll);
         effect.try_lock();
     }
+    shown_.flush();
 }
 
 void Connection::drop_in_child() {

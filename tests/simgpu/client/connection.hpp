@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "../protocol.hpp"
+#include "shown_log.hpp"
 
 namespace simgpu {
 
@@ -136,6 +137,8 @@ class Connection {
 
     std::mutex effect_mutex_;                              // held while an effect runs
     std::vector<std::pair<OpId, ValueWait>> value_waits_;  // executor thread only
+
+    ShownLog shown_;
 
     std::mutex host_mutex_;
     std::condition_variable host_changed_;

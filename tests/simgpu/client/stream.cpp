@@ -70,6 +70,7 @@ CUresult enqueue(Driver& d, const Queue& queue, const Work& work, TimeStamp done
     request.cost_ns = work.cost_ns;
     request.sm_share = work.sm_share;
     request.submit_ns = now_ns();
+    request.flags = work.node_type == CU_GRAPH_NODE_TYPE_MEMSET ? kFill : 0;
 
     PendingOp pending;
     pending.done_ns = std::move(done_ns);
