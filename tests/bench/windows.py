@@ -141,7 +141,7 @@ def recorded_events(build, machine):
 
 
 def run(build, pattern, asked, names, keep=None, **variables):
-    """The jobs side by side under the library: (results, Verdict of the first job, watcher's rate)."""
+    """The jobs side by side under the library: (results, Verdict of all, watcher's rate)."""
     with pattern.machine(build, keep) as machine:
         environment = machine.environment(preload=True, CROSSOVER_MIN_WINDOW_US=str(LEAST_WINDOW_US), SIMGPU_SHOWN="1",
                                           **variables)
@@ -161,14 +161,15 @@ def run(build, pattern, asked, names, keep=None, **variables):
     events, lost = read_events(lines)
     if any(begin < span[1] and end > span[0] for begin, end in lost):
         raise JobError(f"{pattern.name}: events of the judged time were overwritten before they were read")
-    mine = [client for client in operations if client[1] in results[0].pids]
+    pids = [pid for result in results for pid in result.pids]
+    mine = [client for client in operations if client[1] in pids]
     unseen = [client for client in mine if client not in events]
     if unseen or not mine:
-        raise JobError(f"{pattern.name}: no events of (device, process) {unseen or results[0].pids}")
+        raise JobError(f"{pattern.name}: no events of (device, process) {unseen or pids}")
     # A job that is only observed computes on before anybody can have seen its window's end.
     late_ns = BOUND_P99_US * 1000 if variables.get("CROSSOVER") == "observe" else 0
     verdict = add_up(judge(true_windows(operations[c]), events[c], span, LEAST_WINDOW_US * 1000, late_ns) for c in mine)
-    return results, verdict, cost.rate([pid for r in results for pid in r.pids], span)
+    return results, verdict, cost.rate(pids, span)
 
 
 def part_bound(count, total_ns):
@@ -215,7 +216,7 @@ def measure_windows(build, pattern, options, report):
     both, verdict, rate = run(build, pattern, asked, ["A", "B"], keep and keep / "in_turns")
     report["in turns"] = figures(verdict, rate, pattern.name not in UNSEEN)
     report["losses_identical"] = all(result.losses[:len(results[0].losses)] == results[0].losses for result in both)
-    return replace(asked, iterations=pattern.asked.iterations)
+    return replace(asked, iterations=pattern.asked.iterations // 2)
 
 
 def call_times(folder):
@@ -331,7 +332,8 @@ def main(arguments):
     parser.add_argument("--list", action="store_true", help="name the patterns")
     parser.add_argument("--check", action="store_true", help="exit status 1 if a figure misses its bound")
     parser.add_argument("--markdown", action="store_true", help="print the tables as in docs/windows.md")
-    parser.add_argument("--iterations", type=at_least(10), default=30, help="a run (default 30)")
+    parser.add_argument("--iterations", type=at_least(10), default=60,
+                        help="a run (default 60; half of it where a job alone is timed)")
     parser.add_argument("--compute-ms", type=at_least(0.0, float), default=40, help="an iteration (default 40)")
     parser.add_argument("--comm-mb", type=at_least(0.0, float), default=0.125,
                         help="all-reduced MB (default 0.125: 40 ms)")

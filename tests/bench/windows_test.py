@@ -280,4 +280,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["run"]:
         Run.build = sys.argv[2]
         unittest.main(argv=[sys.argv[0], "Run"])
-    unittest.main(argv=[*sys.argv, *([] if sys.argv[1:] else ["TrueWindows", "Judging", "Reading"])])
+    unittest.main(argv=[*sys.argv, *([] if sys.argv[1:] else ["TrueWindows", "Judging", "Reading", "Shown"])])
