@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -187,7 +188,8 @@ void Connection::quiesce() {
         std::this_thread::sleep_for(kExitPoll);
         effect.try_lock();
     }
-    shown_.flush();
+    if (!shown_.write())
+        std::fprintf(stderr, "simgpu: log of what was shown: %s\n", std::strerror(errno));
 }
 
 void Connection::drop_in_child() {

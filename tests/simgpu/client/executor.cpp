@@ -245,13 +245,14 @@ void Connection::handle_done(const Notice& notice) {
     pending.on_done = nullptr;
     const Counter in_flight = std::move(pending.in_flight);
     if (notice.status == 0) hold_until(notice.time_ns);
-    shown_.add(notice.op, monotonic_ns());
+    const std::uint64_t shown_ns = monotonic_ns();
     lock.lock();
     pending_.erase(notice.op);
     if (in_flight) in_flight->fetch_sub(1, std::memory_order_relaxed);
     const bool wake = waiters_ > 0;
     lock.unlock();
     if (wake) changed_.notify_all();
+    shown_.add(notice.op, shown_ns);
 }
 
 void Connection::handle_comm_ready(const Notice& notice) {

@@ -6,34 +6,36 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "../protocol.hpp"
 
 namespace simgpu {
 
-// Thread-safe. Lines are buffered; a write error ends the log silently.
+// Thread-safe. Kept in memory until the process ends in good order, as a write could delay what is
+// to be measured; of one that is killed there is no log.
 class ShownLog {
   public:
     // Of the machine in `dir`; does nothing unless the environment asks for it.
     void open(const std::string& dir);
 
-    // `op` counts as complete from `shown_ns` on (CLOCK_MONOTONIC).
+    // `op` counted as complete from `shown_ns` on (CLOCK_MONOTONIC).
     void add(OpId op, std::uint64_t shown_ns) {
-        if (fd_ >= 0) append(op, shown_ns);
+        if (path_.empty()) return;
+        const std::lock_guard lock(mutex_);
+        shown_.emplace_back(op, shown_ns);
     }
 
-    // Writes what is buffered.
-    void flush();
+    // Writes the file, once; false with errno set if that fails.
+    bool write();
 
   private:
-    void append(OpId op, std::uint64_t shown_ns);
-    void write_out();
-
+    std::string path_;
     std::mutex mutex_;
-    int fd_ = -1;
-    std::string buffer_;
+    std::deque<std::pair<OpId, std::uint64_t>> shown_;
 };
 
 }  // namespace simgpu
