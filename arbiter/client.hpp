@@ -72,10 +72,13 @@ class Client {
         return (held & kTurnJobMask) != 0 &&
                turn_word_.load(std::memory_order_acquire)->load(std::memory_order_acquire) == held;
     }
-    // Another job is attached to the device; another job waits for the turn. Both ask the kernel
-    // first whether the segment is still there (some 200 ns), and are false when it is not.
+    // Another job is attached to the device; another job waits for the turn. These and the next ask
+    // the kernel first whether the segment is still there (some 200 ns), and are false when it is not.
     bool contended() const noexcept;
     bool wanted() const noexcept;
+    // A client of another job on the device says that it communicates and does not compute. A look
+    // at all clients (some microseconds), without the lock.
+    bool others_communicate() const noexcept;
 
     // --- transitions: any thread
 

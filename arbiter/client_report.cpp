@@ -21,6 +21,17 @@ bool Client::wanted() const noexcept {
            at->segment().arbitration.turn.waiting_jobs.load(std::memory_order_acquire) != 0;
 }
 
+bool Client::others_communicate() const noexcept {
+    const Attachment* at = touchable();
+    if (at == nullptr) return false;
+    const std::uint32_t own = at->job_index.load(std::memory_order_relaxed);
+    const auto& clients = at->segment().clients;
+    return std::any_of(std::begin(clients), std::end(clients), [own](const ClientSlot& client) {
+        return client.attached.load(std::memory_order_acquire) == 1 && client.job != own &&
+               client.phase.load(std::memory_order_relaxed) == ClientPhase::kCommunicating;
+    });
+}
+
 TurnView Client::turn() const noexcept {
     TurnView view;
     const Attachment* at = touchable();

@@ -67,4 +67,16 @@ bool DriverWords::put(std::uintptr_t stream, std::uint32_t index, std::uint32_t 
            CUDA_SUCCESS;
 }
 
+bool DriverWords::put_hold(std::uintptr_t stream) noexcept {
+    const RealDriver* driver = real_driver();
+    CUstreamBatchMemOpParams wait{};
+    wait.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    wait.waitValue.address = device_address_ + kHold * sizeof(std::uint32_t);
+    wait.waitValue.value = 0;
+    wait.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+    const RelaxedCaptureMode relaxed(*driver);
+    return driver->stream_batch_mem_op(reinterpret_cast<CUstream>(stream), 1, &wait, 0) ==
+           CUDA_SUCCESS;
+}
+
 }  // namespace crossover

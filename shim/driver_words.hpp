@@ -21,19 +21,26 @@ class DriverWords {
     // wait until the word 0 has come to it. False: the driver refuses. The caller makes sure that
     // the stream does not capture.
     bool put(std::uintptr_t stream, std::uint32_t index, std::uint32_t epoch) noexcept;
+    // Makes the stream, when it comes to this place, wait while hold() says so. Otherwise as put().
+    bool put_hold(std::uintptr_t stream) noexcept;
 
     // --- plain memory: no call to the driver, any thread, after open()
 
     void let_through(std::uint32_t epoch) noexcept {
         words_[0].store(epoch, std::memory_order_release);
     }
+    void hold(bool held) noexcept { words_[kHold].store(held ? 1 : 0, std::memory_order_release); }
     std::uint32_t at(std::uint32_t index) const noexcept {
         return words_[index].load(std::memory_order_acquire);
     }
 
-    static constexpr std::uint32_t kWords = 4096;
+    // Words 1 to kStreams are the streams'.
+    static constexpr std::uint32_t kStreams = 4094;
 
   private:
+    static constexpr std::uint32_t kHold = kStreams + 1;
+    static constexpr std::uint32_t kWords = kHold + 1;
+
     std::atomic<std::uint32_t>* words_ = nullptr;  // never unmapped: streams may wait on it
     std::uint64_t device_address_ = 0;
 };

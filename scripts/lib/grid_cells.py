@@ -147,6 +147,7 @@ def other_cells():
     yield Cell("unequal-ratio-one-link", "unequal jobs", (CENTRE, talker), shared_link=True)
     yield Cell("unequal-three", "unequal jobs", (CENTRE, AskedJob(20, 20), AskedJob(30, 30, 4)))
     yield Cell("unequal-buckets", "unequal jobs", (IN_FOUR, talker), shared_link=True)
+    yield Cell("unequal-hidden", "unequal jobs", (IN_FOUR, AskedJob(10, 40)))
     yield Cell("device-1", "devices", (CENTRE,) * 2, devices=1)
     yield Cell("devices-4", "devices", (CENTRE,) * 2, devices=4, quick=True)
     yield Cell("devices-8", "devices", (CENTRE,) * 2, devices=8)

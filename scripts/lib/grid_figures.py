@@ -219,7 +219,10 @@ def report(outcomes, device):
                     "least_speed": min(cell["speed"] for cell in counted),
                     "least_against_mps": min(cell["against_mps"] for cell in counted)}
         streams = [cell["stream_efficiency"] for cell in counted if "stream_efficiency" in cell]
-        summary |= {"median_stream_efficiency": statistics.median(streams)} if streams else {}
+        if streams:
+            summary |= {"median_stream_efficiency": statistics.median(streams), "worst_stream_efficiency": min(streams),
+                        "least_stream_against_mps": min(cell["stream_speed"] / cell["mps_mean"] for cell in counted
+                                                        if "stream_speed" in cell)}
         costs = [cell["handover_us"] for cell in counted if cell["handover_us"] is not None]
         errors = [abs(cell["prediction_error"]) for cell in counted if "prediction_error" in cell]
         summary["handover_us"] = statistics.median(costs) if costs else None
@@ -285,7 +288,8 @@ def summary_text(found):
     text += (f": efficiency median {summary['median_efficiency']:.3f}, worst {summary['worst_efficiency']:.3f}; least "
              f"speed {summary['least_speed']:.3f}; least of uncoordinated MPS {summary['least_against_mps']:.3f}")
     if "median_stream_efficiency" in summary:
-        text += f"; with the gate in the GPU's queues the median is {summary['median_stream_efficiency']:.3f}"
+        text += (f"; with the gate in the GPU's queues median {summary['median_stream_efficiency']:.3f}, worst "
+                 f"{summary['worst_stream_efficiency']:.3f}, least of MPS {summary['least_stream_against_mps']:.3f}")
     if summary["median_prediction_error"] is not None:
         text += (f"; the plan is off by {100 * summary['median_prediction_error']:.1f} % (median), "
                  f"{100 * summary['worst_prediction_error']:.1f} % (worst)")

@@ -351,6 +351,9 @@ void DeviceGate::wake_watcher() noexcept {
 
 std::uint64_t DeviceGate::begin_collective(Stream& stream, const CollectiveCall& call,
                                            bool computes) noexcept {
+    if (!computes) {
+        put_hold(stream);
+    }
     return inference_.before_collective(stream, call, computes);
 }
 

@@ -34,6 +34,7 @@
 #include "shim/inference/pace.hpp"
 #include "shim/inference/small_pieces.hpp"
 #include "shim/inference/windows.hpp"
+#include "shim/inference/yield_trial.hpp"
 
 namespace crossover {
 
@@ -127,6 +128,11 @@ class DeviceGate {
         return ungated_.load(std::memory_order_acquire) == 0 && !quiet();
     }
 
+    // Hidden communication that gives way (yielding.cpp).
+    void put_hold(Stream& stream) noexcept;
+    void follow_yielding(std::uint64_t now) noexcept;
+    void hold_communication(bool held) noexcept;
+
     // The gate in the GPU's queues (turnkeeper.cpp).
     bool may_wait_on_gpu(const Stream& stream) const noexcept;
     bool waits_on_gpu(const Stream& stream) const noexcept;
@@ -199,6 +205,8 @@ class DeviceGate {
     pthread_t keeper_{};                            // this and what follows: of the watcher
     bool keeper_started_ = false;
     bool streams_tried_ = false;
+    bool communication_held_ = false;
+    YieldTrial yield_trial_;
 
     HandOver hand_over_;
     // When a thread first waited since a silence let the turn go; 0: not yet.

@@ -58,6 +58,7 @@ void DeviceGate::open_stream_gate() noexcept {
 
 // After stopping_ was set.
 void DeviceGate::end_stream_gate() noexcept {
+    hold_communication(false);
     if (!keeper_started_) {
         return;
     }
@@ -117,7 +118,7 @@ bool DeviceGate::put_wait(Stream& stream, Epochs::Epoch epoch) noexcept {
     std::uint32_t word = stream.word.load(std::memory_order_relaxed);
     if (word == 0) {
         const std::uint32_t used = words_used_.load(std::memory_order_relaxed);
-        word = used + 1 < DriverWords::kWords ? used + 1 : kNoWord;
+        word = used < DriverWords::kStreams ? used + 1 : kNoWord;
         words_used_.store(word == kNoWord ? used : word, std::memory_order_release);
     }
     if (word != kNoWord &&
@@ -179,6 +180,7 @@ void DeviceGate::follow_reasons() noexcept {
     }
     if (ungated_.load(std::memory_order_acquire) != 0) {
         epochs_.open_all();
+        words_.hold(false);
     } else {
         epochs_.close();
     }

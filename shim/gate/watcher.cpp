@@ -98,6 +98,7 @@ std::uint64_t DeviceGate::watch_once(std::uint64_t now) noexcept {
     follow_faults(now);
     update_quiet();
     if (quiet()) {
+        hold_communication(false);
         return kLongSleepNs;
     }
     follow_stream_gate(now);
@@ -123,6 +124,7 @@ std::uint64_t DeviceGate::watch_once(std::uint64_t now) noexcept {
     }
     follow_window(now, in_flight);
     follow_silence(now);
+    follow_yielding(now);
     if (inference_.faulty() && open_for(kForGood)) {
         if (!events_.ended()) {
             log_line(LogLevel::kFault, "device %u reports an error; this process goes on ungated",
@@ -195,7 +197,8 @@ std::uint64_t DeviceGate::poll_pause(std::uint64_t now) noexcept {
         phase.spread = turn_length_.spread();
         phase.reliable = turn_length_.reliable();
     }
-    return poll_pause_ns(phase);
+    const std::uint64_t pause = poll_pause_ns(phase);
+    return communication_held_ ? std::min(pause, kLongestPollNs) : pause;
 }
 
 void DeviceGate::update_quiet() noexcept {
@@ -211,6 +214,7 @@ void DeviceGate::update_quiet() noexcept {
         client_->acquire(0);
     } else {
         inference_.restart();
+        yield_trial_.restart();
         idle_reported_ = false;
         changed_at_ = silent_since_ = monotonic_ns();
     }
@@ -229,6 +233,7 @@ void DeviceGate::follow_collectives(std::uint64_t now) noexcept {
         client_->add_communicated(now - began);
         communicated_until_ = now;
         client_->add_exposed(done->exposed_ns);
+        yield_trial_.ended(done->place, now);
         any = true;
     }
     if (any) {

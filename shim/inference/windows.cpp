@@ -302,6 +302,7 @@ std::optional<FinishedCollective> WindowInference::poll_finished() noexcept {
         }
         FinishedCollective done;
         done.number = number;
+        done.place = collective.context_signature;
         if (state == EventState::kDone) {
             done.running_ns = static_cast<std::uint64_t>(
                 std::max<std::int64_t>(0, gpu_.elapsed_ns(collective.begin, collective.end)));

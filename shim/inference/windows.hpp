@@ -114,6 +114,7 @@ struct FinishedCollective {
     std::uint64_t number = 0;
     std::uint64_t running_ns = 0;  // on the GPU, waiting for peers included
     std::uint64_t exposed_ns = 0;  // part of it after the job's compute had drained
+    std::uint64_t place = 0;       // in the iteration, as a number that comes again
 };
 
 class WindowInference {

@@ -30,6 +30,7 @@ from windows import read_operations, seamless, true_windows
 
 LIMIT_S = 180
 WARMUP = 8  # iterations before those measured, in which jobs on several devices come to one order (arbiter/README.md)
+STREAM_WARMUP = WARMUP + 28  # with the gate in the queues, where it is first tried whether hidden communication gives way
 # Starts apart under MPS; length of the measured part of a run, its iterations at least.
 USUAL = {"offsets": 3, "target_ms": 1500.0, "iterations": 16}
 QUICK = {"offsets": 2, "target_ms": 1000.0, "iterations": 12}
@@ -160,7 +161,7 @@ class Grid:
             lanes = read_truth(machine.truth)
             parts = figures.computing_parts(lanes, [r.pids for r in results], window, cell.devices * cell.nodes)
             periods = [self.period_ms(lanes, result, window) for result in results]
-        same = all(result.losses == losses for result, losses in zip(results, references))
+        same = all(result.losses[:len(losses)] == losses for result, losses in zip(results, references))
         late_ms = max(result.late_ms for result in results)
         return figures.Shared(periods, same, late_ms, load.busy, *parts)
 
@@ -184,14 +185,14 @@ class Grid:
             outcome.alone.append(alone)
             references.append(result.losses)
 
-        def starts(part):
+        def starts(part, warmup):
             apart_ms = part * max(alone.period_ms for alone in outcome.alone)
-            return [Start(f"job{k + 1}", self.program(job), workload, k * apart_ms)
+            return [Start(f"job{k + 1}", self.program(job), replace(workload, warmup=warmup), k * apart_ms)
                     for k, (job, workload) in enumerate(zip(cell.jobs, workloads))]
 
-        def run(what, sharing, label, preload, part=0.0, **variables):
+        def run(what, sharing, label, preload, part=0.0, warmup=WARMUP, **variables):
             progress(what)
-            return self.shared(cell, starts(part), references, sharing, label, preload, **variables)
+            return self.shared(cell, starts(part, warmup), references, sharing, label, preload, **variables)
 
         for k in range(self.options.offsets):
             part = k / self.options.offsets
@@ -199,7 +200,7 @@ class Grid:
         outcome.crossover = run("in turns", "mps", "crossover", True)
         if self.options.stream_gate:
             outcome.crossover_stream = run("in turns, gate in the queues", "mps", "crossover-stream", True,
-                                           CROSSOVER_GATE="stream")
+                                           warmup=STREAM_WARMUP, CROSSOVER_GATE="stream")
         if cell.timesliced:
             outcome.sliced = run("time-sliced", "timeslice", "timeslice", False)
             outcome.crossover_sliced = run("in turns, time-sliced", "timeslice", "crossover-timeslice", True)
