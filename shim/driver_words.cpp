@@ -23,9 +23,9 @@ DriverWords::Opened DriverWords::open(std::uint32_t ordinal) noexcept {
     };
     // There is none for the operations of 32 bits alone; devices that have these have both.
     int available = 0;
-    CUresult result = driver->device_get_attribute(
-        &available, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
-        static_cast<CUdevice>(ordinal));
+    CUresult result =
+        driver->device_get_attribute(&available, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
+                                     static_cast<CUdevice>(ordinal));
     if (result != CUDA_SUCCESS || available == 0) {
         return refused(result);
     }

@@ -16,11 +16,12 @@ class YieldTrial {
   public:
     static constexpr std::uint32_t kSettling = 2;  // rounds after a change that tell nothing
     static constexpr std::uint32_t kMeasured = 4;
-    static constexpr std::size_t kStretches = 4;   // by turns without and with
-    static constexpr std::uint32_t kKept = 1024;   // rounds until it is tried again
+    static constexpr std::size_t kStretches = 4;     // by turns without and with
+    static constexpr std::uint32_t kKept = 1024;     // rounds until it is tried again
     static constexpr std::uint64_t kLeastGain = 32;  // a 32nd, in each stretch against each
     // After so many collectives without the place that tells rounds apart another one is taken: the
-    // first ones of a program do not come again. Twice as many each time, as iterations may be long.
+    // first ones of a program do not come again. Twice as many each time, as iterations may be
+    // long.
     static constexpr std::uint32_t kLost = 8;
     static constexpr std::uint32_t kMostLost = 4096;
 

@@ -44,6 +44,14 @@ class EndToEnd(unittest.TestCase):
             self.assertGreater(found["verdict"].kernels, 100, pattern)
             self.assertGreater(found["passed"], 0, pattern)
 
+    def test_hidden_communication_gives_way(self):
+        found = scenarios.hidden_beside_exposed(self.bench.build)
+        for result, alone in zip(found["results"], found["alone"]):
+            self.assertEqual(result.losses, alone.losses)
+        # Both ways are tried, four rounds each at least, on two devices.
+        self.assertGreater(sum(part > 0.4 for part in found["shared"]), 8, found["shared"])
+        self.assertGreater(sum(part < 0.1 for part in found["shared"]), 8, found["shared"])
+
     def test_a_job_killed_in_its_turn_does_not_hold_the_other(self):
         found = scenarios.kill_holder(self.bench)
         self.same_losses(found["survivor"])

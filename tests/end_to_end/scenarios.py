@@ -170,6 +170,38 @@ def patterns_in_turns(build, pattern, compute_ms=20, iterations=30):
             "passed": sum(len(segment.passed) for segment in segments.values())}
 
 
+def hidden_beside_exposed(build, iterations=45):
+    """Two jobs on one link with the gate in the GPU's queues: A's communication is mostly hidden, B's exposed and twice as
+    long. {alone, results, shared}: of each of B's collectives on a device, the part of its time in which A communicated."""
+    a = Workload(40, 0.25, iterations, buckets=4, overlap=True)
+    b = Workload(20, 0.5, iterations)
+    options = [*OPTIONS, "--shared-link"]
+    alone = []
+    for workload in (a, b):
+        with VirtualMachine(build, options) as machine:
+            with Job("alone", build.program, workload, machine.environment(), machine.folder) as job:
+                alone.append(job.wait(LIMIT_S))
+    with VirtualMachine(build, options) as machine:
+        with ExitStack() as stack:
+            start_at = monotonic_ns() + 2 * 1_000_000_000
+            environment = machine.environment(True, CROSSOVER_GATE="stream")
+            jobs = [stack.enter_context(Job(name, build.program, replace(workload, burn_per_ms=alone[0].burn_per_ms),
+                                            environment, machine.folder, start_at))
+                    for name, workload in (("A", a), ("B", b))]
+            results = [job.wait(LIMIT_S) for job in jobs]
+        machine.stop()
+        lanes = read_truth(machine.truth)
+    shared = []
+    window = joint_window(results)
+    for (device, pid), kinds in lanes.items():
+        if pid in results[1].pids:
+            beside = union([i for (other, peer), k in lanes.items() if other == device and peer in results[0].pids
+                            for i in k["communicate"]])
+            shared += [length(clip(beside, each)) / (each[1] - each[0]) for each in kinds["communicate"]
+                       if window[0] <= each[0] and each[1] <= window[1]]
+    return {"alone": alone, "results": results, "shared": shared}
+
+
 def held_compute(truth):
     """As chaos_judge.read_compute(), without the kernels of communication streams, which are never held."""
     beside = {client: communication_streams(rows) for client, rows in read_operations(truth).items()}

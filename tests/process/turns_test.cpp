@@ -107,6 +107,25 @@ TEST_F(TurnsTest, ATimedOutWaitLeavesNothingBehind) {
     EXPECT_EQ(b->segment().arbitration.turn_count, 1U) << "no turn for somebody who left";
 }
 
+TEST_F(TurnsTest, AClientSeesThatAnotherJobCommunicates) {
+    Status status = Status::kOk;
+    auto a = attach(10, 10'000, status);
+    auto b = attach(20, 10'000, status);
+    auto peer = attach(10, 10'000, status);
+    ASSERT_TRUE(a && b && peer);
+    EXPECT_FALSE(a->others_communicate());
+    peer->set_phase(ClientPhase::kCommunicating, 1);
+    EXPECT_FALSE(a->others_communicate()) << "its own job";
+    EXPECT_TRUE(b->others_communicate());
+    b->set_phase(ClientPhase::kCommunicating, 2);
+    EXPECT_TRUE(a->others_communicate());
+    b->set_phase(ClientPhase::kWaiting, 3);
+    EXPECT_FALSE(a->others_communicate());
+    b->set_phase(ClientPhase::kCommunicating, 4);
+    b.reset();
+    EXPECT_FALSE(a->others_communicate()) << "it has gone";
+}
+
 TEST_F(TurnsTest, ThreadsOfOneClientWaitSideBySide) {
     Status status = Status::kOk;
     auto a = attach(10, 10'000, status);
