@@ -116,8 +116,9 @@ bool DeviceGate::may_launch(Stream& stream, std::uint64_t& crossing) noexcept {
         crossing = behind;
         return false;
     }
-    if (traffic_.closing() || !client_->holding()) {
-        return waits_on_gpu(stream);
+    // What waits on the GPU will run under a turn.
+    if ((traffic_.closing() || !client_->holding()) && !waits_on_gpu(stream)) {
+        return false;
     }
     if (pieces_.following()) [[unlikely]] {
         pieces_.next(stream, monotonic_ns(), true, small_piece_ns());
@@ -180,8 +181,18 @@ void DeviceGate::wait_to_enter(Stream& stream, std::uint64_t crossing) noexcept 
         }
         // The collective may still run: then the turn is away, and the GPU waits for both.
         const bool crosses = crossing != 0 && crosses_on_gpu(stream, crossing);
-        if (crosses && !wait_on_gpu(stream, crossing)) {
-            continue;
+        if (crosses) {
+            // A small piece passes behind it as well.
+            traffic_.step_in();
+            std::uint64_t later = 0;
+            if (epochs_.pending() == 0 && passes(stream, later)) {
+                stream.passed.store(crossing, std::memory_order_relaxed);
+                return;
+            }
+            traffic_.step_out();
+            if (!wait_on_gpu(stream, crossing)) {
+                continue;
+            }
         }
         if (!crosses && !client_->holding()) {
             traffic_.step_in();

@@ -132,6 +132,7 @@ class DeviceGate {
     void put_hold(Stream& stream) noexcept;
     void follow_yielding(std::uint64_t now) noexcept;
     void hold_communication(bool held) noexcept;
+    void note_needed(std::uint64_t computed_ns) noexcept;
 
     // The gate in the GPU's queues (turnkeeper.cpp).
     bool may_wait_on_gpu(const Stream& stream) const noexcept;

@@ -13,6 +13,14 @@
 
 namespace crossover {
 
+namespace {
+
+// A phase that is shorter than the last one by this part, with communication held, was perhaps cut
+// by that.
+constexpr std::uint64_t kMuchShorter = 8;
+
+}  // namespace
+
 // Before a collective: its stream waits while hold_communication() says so. Under the lock of
 // records, so that the stream does not begin to capture meanwhile.
 void DeviceGate::put_hold(Stream& stream) noexcept {
@@ -32,6 +40,13 @@ void DeviceGate::hold_communication(bool held) noexcept {
     if (communication_held_ != held) {
         communication_held_ = held;
         words_.hold(held);
+    }
+}
+
+// The job's compute has drained after so long.
+void DeviceGate::note_needed(std::uint64_t computed_ns) noexcept {
+    if (communication_held_ && computed_ns < turn_length_.ns() - turn_length_.ns() / kMuchShorter) {
+        yield_trial_.hurts();
     }
 }
 

@@ -71,6 +71,10 @@ SmallPieces::Answer SmallPieces::beyond(const Stream& stream, std::uint64_t now,
         if (!behind && now > probe_->marked_ns + std::max(limit_ns, kLongestNs)) {
             return Answer::kTurn;
         }
+        const Entry* const following = behind ? entries_.find(inference_.place()) : nullptr;
+        if (following != nullptr && may_pass(*following, limit_ns)) {
+            return Answer::kPasses;  // another small one
+        }
         state_ = State::kMarked;
         passing_ = true;
         return behind ? Answer::kLater : Answer::kSoon;
@@ -95,6 +99,12 @@ SmallPieces::Answer SmallPieces::beyond(const Stream& stream, std::uint64_t now,
     return Answer::kTurn;
 }
 
+// Under the lock. Rules 2 and 4.
+bool SmallPieces::may_pass(const Entry& known, std::uint64_t limit_ns) const noexcept {
+    return known.passes(limit_ns) && in_a_row_ < kMostInARow &&
+           passed_ns_ + known.length_ns <= 2 * limit_ns;
+}
+
 // Under the lock. The state stays kNone where no piece begins.
 SmallPieces::Answer SmallPieces::begin(Stream& stream, std::uint64_t now, bool holding,
                                        std::uint64_t limit_ns) noexcept {
@@ -112,8 +122,7 @@ SmallPieces::Answer SmallPieces::begin(Stream& stream, std::uint64_t now, bool h
             return Answer::kUnder;
         }
         known.skipped = 0;
-    } else if (!known.passes(limit_ns) || in_a_row_ >= kMostInARow ||
-               passed_ns_ + known.length_ns > 2 * limit_ns) {
+    } else if (!may_pass(known, limit_ns)) {
         following_.store(true, std::memory_order_relaxed);
         return Answer::kTurn;
     }

@@ -48,7 +48,8 @@ class SmallPieces {
         kPasses,  // it goes on without one
         kBegins,  // likewise, and is the first of its piece
         kSoon,    // without the turn: to ask again, when the piece before has ended or is late
-        kLater,   // likewise, when the collective has ended that the stream, and that piece, is behind
+        kLater,   // likewise, when the collective has ended that the stream, and that piece, is
+                 // behind; another small piece goes on behind it at once
     };
     // False: launches under a turn need not ask.
     bool following() const noexcept { return following_.load(std::memory_order_relaxed); }
@@ -98,6 +99,7 @@ class SmallPieces {
     };
     Answer begin(Stream& stream, std::uint64_t now, bool holding, std::uint64_t limit_ns) noexcept;
     Answer beyond(const Stream& stream, std::uint64_t now, std::uint64_t limit_ns) noexcept;
+    bool may_pass(const Entry& known, std::uint64_t limit_ns) const noexcept;
     bool late(Probe& probe, std::uint64_t now, std::uint64_t limit_ns) noexcept;
     void settle(std::uint64_t now, std::uint64_t limit_ns) noexcept;
     void measured(Probe& probe, std::uint64_t length_ns) noexcept;

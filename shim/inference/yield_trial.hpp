@@ -43,6 +43,15 @@ class YieldTrial {
     // Whether communication gives way now.
     bool yields() const noexcept { return stretch_ < kStretches ? stretch_ % 2 == 1 : pays_; }
 
+    // What was held was not hidden: the job's compute came to stand behind it.
+    void hurts() noexcept {
+        if (yields()) {
+            stretch_ = kStretches;
+            pays_ = false;
+            rounds_ = 0;
+        }
+    }
+
     // Other jobs have come or gone.
     void restart() noexcept { *this = YieldTrial{}; }
 

@@ -128,7 +128,7 @@ TEST_F(Small, AStepBetweenTwoWindowsPasses) {
     EXPECT_EQ(passed, 4);
 }
 
-TEST_F(Small, WhatFollowsAPieceBehindACollectiveWaitsForThatAndNotForTheTurn) {
+TEST_F(Small, WhatFollowsAPieceBehindACollectivePassesAsWellOrWaitsForThatAndNotForTheTurn) {
     // As an optimizer step in parts behind the last reduce-scatter, which is not worth a wait.
     for (int each = 0; each < 12; ++each) {
         collective(20 * kMs, 1000);
@@ -148,9 +148,12 @@ TEST_F(Small, WhatFollowsAPieceBehindACollectiveWaitsForThatAndNotForTheTurn) {
     holding = false;
     meet();
     EXPECT_EQ(launches(1, 10 * kUs), 1) << "is launched before the collective ends";
-    EXPECT_EQ(launches(2, 10 * kUs), 2);
-    EXPECT_TRUE(waited_for_collective);
-    EXPECT_GE(gpu.now, gpu.end_of(kMain) - 100 * kUs);
+    EXPECT_EQ(launches(2, 10 * kUs), 2) << "so is another small one";
+    EXPECT_FALSE(waited_for_collective);
+    const std::int64_t end = gpu.end_of(kMain);
+    EXPECT_EQ(launches(30, kMs), 0);
+    EXPECT_TRUE(waited_for_collective) << "and only then for the turn";
+    EXPECT_GE(gpu.now, end - 100 * kUs);
 }
 
 TEST_F(Small, WhatFollowsAPieceThatWasJustLaunchedIsAskedForAgain) {

@@ -115,6 +115,24 @@ TEST(YieldTrial, WithoutRoundsNothingEverYields) {
     }
 }
 
+TEST(YieldTrial, WhereItHurtsItEndsAtOnce) {
+    YieldTrial trial;
+    Program program({1}, trial);
+    program.rounds(kStretch, shared_link);
+    trial.hurts();
+    program.rounds(2, shared_link);
+    ASSERT_TRUE(trial.yields()) << "it did not yield then";
+    trial.hurts();
+    program.rounds(YieldTrial::kKept - 1, shared_link);
+    for (std::size_t i = kStretch + 2; i < program.yielded().size(); ++i) {
+        ASSERT_FALSE(program.yielded()[i]) << i;
+    }
+    program.rounds(1 + kTrial, shared_link);
+    EXPECT_TRUE(trial.yields()) << "tried again";
+    trial.hurts();
+    EXPECT_FALSE(trial.yields());
+}
+
 TEST(YieldTrial, OthersThatComeOrGoBeginItAnew) {
     YieldTrial trial;
     Program program({1}, trial);
