@@ -60,6 +60,7 @@ class StreamGate(unittest.TestCase):
             self.assertEqual(result.losses, found["alone"].losses, pattern)
         self.assertEqual(found["verdict"].broken, [], pattern)
         self.assertGreater(found["verdict"].kernels, 100, pattern)
+        return found["passed"]
 
     def test_ddp_sync(self):
         self.in_turns("ddp_sync")
@@ -69,6 +70,12 @@ class StreamGate(unittest.TestCase):
 
     def test_multi_stream(self):
         self.in_turns("multi_stream")
+
+    def test_fsdp(self):
+        self.assertGreater(self.in_turns("fsdp"), 0, "small pieces pass here, too")
+
+    def test_tensor_parallel(self):
+        self.in_turns("tensor_parallel")
 
     def test_benchmark(self):
         with tempfile.TemporaryDirectory() as folder:
