@@ -33,7 +33,7 @@ def as_let_through(subjects, segments, names, compute):
     for device, pid, submitted, start, end in compute:
         subject = owners.of_pid(pid, submitted)
         if subject is not None and device in found:
-            before = found[device].last_turn(subject.name, submitted)
+            before = found[device].turn_before(subject.name, submitted)
             turn = found[device].last_turn(subject.name, start)
             if turn and turn != before and submitted < turn[0] and (before is None or submitted > before[1]):
                 if start <= turn[1]:
