@@ -208,6 +208,7 @@ class DeviceGate {
     bool streams_tried_ = false;
     bool communication_held_ = false;
     YieldTrial yield_trial_;
+    std::uint32_t jobs_seen_ = 0;  // on the device
 
     HandOver hand_over_;
     // When a thread first waited since a silence let the turn go; 0: not yet.

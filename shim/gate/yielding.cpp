@@ -52,6 +52,11 @@ void DeviceGate::note_needed(std::uint64_t computed_ns) noexcept {
 
 void DeviceGate::follow_yielding(std::uint64_t now) noexcept {
     if (streams_wait_.load(std::memory_order_acquire)) {
+        const std::uint32_t jobs = client_->turn().active_jobs;
+        if (jobs != jobs_seen_) {
+            jobs_seen_ = jobs;
+            yield_trial_.restart();
+        }
         const bool computes = window_number_ == 0 && turn_began_ != 0 &&
                               now - std::min(now, turn_began_) < turn_length_.ns();
         hold_communication(computes && yield_trial_.yields() && gated() && client_->holding() &&
