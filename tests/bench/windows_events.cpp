@@ -41,7 +41,7 @@ namespace command = crossover::command;
 constexpr int kPollMs = 50;
 
 // On each processor a thread that goes before all others, the virtual GPU's real-time ones
-// included, and wakes up every half millisecond: what it is late by, nobody on this machine had.
+// included, and wakes up every half millisecond. While it did not run, nobody on this machine did.
 // Where such a priority is not to be had, nothing is told.
 class StandstillWatch {
   public:
@@ -86,7 +86,7 @@ class StandstillWatch {
             const timespec period{0, kPeriodNs};
             ::nanosleep(&period, nullptr);
             const std::uint64_t now = crossover::monotonic_ns();
-            if (now - before >= kPeriodNs + kStoodStillNs) {
+            if (now - before >= kStoodStillNs) {  // however long before it last ran
                 fmt::print("{{\"stood_still_ns\":{},\"until_ns\":{}}}\n", before + kPeriodNs, now);
             }
         }
