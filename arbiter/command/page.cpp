@@ -257,15 +257,18 @@ class Page {
         for (std::uint64_t unit = 1'000'000; unit > every_ns; unit /= 10) {
             ++digits;
         }
-        for (std::uint64_t tick = (first_ns + every_ns - 1) / every_ns * every_ns;
-             tick <= first_ns + span_ns; tick += every_ns) {
-            const double x = kLabelWidth + static_cast<double>(tick - first_ns) * kPlotWidth /
-                                               static_cast<double>(span_ns);
+        // From the view's beginning, so that damaged times at the end of the range do not run over.
+        const std::uint64_t over_ns = first_ns % every_ns;
+        std::uint64_t at_ns = over_ns == 0 ? 0 : every_ns - over_ns;
+        for (bool more = at_ns <= span_ns; more;
+             more = span_ns - at_ns >= every_ns, at_ns += every_ns) {
+            const double x = kLabelWidth +
+                             static_cast<double>(at_ns) * kPlotWidth / static_cast<double>(span_ns);
             print(
                 "<line class=\"tick\" x1=\"{0:.2f}\" x2=\"{0:.2f}\" y1=\"20\" y2=\"{1}\"/>"
                 "<text class=\"soft\" x=\"{0:.2f}\" y=\"14\" text-anchor=\"middle\">{2:.{3}f} "
                 "ms</text>\n",
-                x, height, ms(tick), digits);
+                x, height, ms(first_ns + at_ns), digits);
         }
         print("</g>\n");
     }

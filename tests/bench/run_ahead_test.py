@@ -74,9 +74,6 @@ class StreamGate(unittest.TestCase):
     def test_fsdp(self):
         self.assertGreater(self.in_turns("fsdp"), 0, "small pieces pass here, too")
 
-    def test_tensor_parallel(self):
-        self.in_turns("tensor_parallel")
-
     def test_benchmark(self):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "figures.json"

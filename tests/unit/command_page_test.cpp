@@ -154,6 +154,21 @@ TEST(Page, MarksWhatIsUnknown) {
     EXPECT_NE(page.find("17 events of GPU &lt;1&gt; were overwritten"), std::string::npos);
 }
 
+TEST(Page, TimesUpToTheEndOfTheirRangeHaveAFewTicks) {
+    // As damaged events may tell.
+    constexpr std::uint64_t kLast = ~std::uint64_t{0};
+    for (const std::uint64_t begin : {std::uint64_t{0}, std::uint64_t{1}, kLast - 7, kBegin}) {
+        Timeline timeline = alternating(2);
+        timeline.begin_ns = begin;
+        timeline.end_ns = kLast;
+        timeline.devices[0].jobs[0].compute = {{begin, begin + 1}, {kLast - 1, kLast}};
+        const std::string page = page_of(timeline, {kLast, 100'000, 6});
+        const std::size_t ticks = count(page, "class=\"tick\"");
+        EXPECT_GE(ticks, 1U) << begin;
+        EXPECT_LE(ticks, 100U) << begin;
+    }
+}
+
 TEST(Page, OfNothingIsStillAPage) {
     const std::string page = page_of(Timeline{});
     EXPECT_NE(page.find("</html>"), std::string::npos);
