@@ -75,12 +75,13 @@ class Runs(unittest.TestCase):
         times = checks["calibration.times"]["figures"]
         for name in (
             "launch_to_done_us",
-            "gap_us",
             "event_record_to_done_us",
             "host_function_us",
             "to_device_gb_per_s",
         ):
             self.assertGreater(times[name], 0, name)
+        # A difference of times, which a busy machine may make less than nothing.
+        self.assertIsInstance(times["gap_us"], float)
         losses = checks["correctness.losses"]["figures"]
         self.assertGreater(losses["losses"], 10)
         self.assertEqual({losses["bare"], losses["preloaded_alone"], *losses["in_turns"]}, {losses["bare"]})
