@@ -181,27 +181,22 @@ void DeviceGate::wait_to_enter(Stream& stream, std::uint64_t crossing) noexcept 
         }
         // The collective may still run: then the turn is away, and the GPU waits for both.
         const bool crosses = crossing != 0 && crosses_on_gpu(stream, crossing);
-        if (crosses) {
-            // A small piece passes behind it as well.
+        if (crosses || !client_->holding()) {
+            // A small piece passes, behind the collective as well.
             traffic_.step_in();
             std::uint64_t later = 0;
-            if (epochs_.pending() == 0 && passes(stream, later)) {
-                stream.passed.store(crossing, std::memory_order_relaxed);
+            if (!(crosses && epochs_.pending() != 0) && passes(stream, later)) {
+                if (crosses) {
+                    stream.passed.store(crossing, std::memory_order_relaxed);
+                }
                 return;
             }
             traffic_.step_out();
-            if (!wait_on_gpu(stream, crossing)) {
-                continue;
-            }
-        }
-        if (!crosses && !client_->holding()) {
-            traffic_.step_in();
-            std::uint64_t later = 0;
-            if (passes(stream, later)) {
-                return;
-            }
-            traffic_.step_out();
-            if (later != 0 && !may_wait_on_gpu(stream)) {
+            if (crosses) {
+                if (!wait_on_gpu(stream, crossing)) {
+                    continue;
+                }
+            } else if (later != 0 && !may_wait_on_gpu(stream)) {
                 wait_for_collective(stream, later, deadline, let_gos);
             } else if (!wait_on_gpu(stream, 0)) {
                 wait_for_turn(deadline);

@@ -249,8 +249,9 @@ void DeviceGate::follow_window(std::uint64_t now, std::uint64_t in_flight) noexc
     const std::uint64_t behind = observe_ ? inference_.stands_behind() : 0;
     // What waits on the GPU is launched while the window is open, later collectives with it.
     const bool ahead = epochs_.pending() != 0;
-    const bool stays = ahead || (streams_wait_.load(std::memory_order_acquire) &&
-                                 !client_->holding() && inference_.stands_behind() != 0);
+    const bool stays =
+        ahead || (window_number_ != 0 && streams_wait_.load(std::memory_order_acquire) &&
+                  !client_->holding() && inference_.stands_behind() != 0);
     const bool over = stays ? inference_.finished(window_number_)
                             : in_flight == 0 || launches_seen_ != window_launches_ ||
                                   inference_.computing_graph_in_flight();

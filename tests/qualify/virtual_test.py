@@ -81,7 +81,7 @@ class Runs(unittest.TestCase):
         ):
             self.assertGreater(times[name], 0, name)
         # A difference of times, which a busy machine may make less than nothing.
-        self.assertIsInstance(times["gap_us"], float)
+        self.assertLess(times["gap_us"], times["launch_to_done_us"])
         losses = checks["correctness.losses"]["figures"]
         self.assertGreater(losses["losses"], 10)
         self.assertEqual({losses["bare"], losses["preloaded_alone"], *losses["in_turns"]}, {losses["bare"]})
