@@ -23,9 +23,13 @@ std::uint64_t WindowInference::compute_launches() const noexcept {
     return launches;
 }
 
-std::uint64_t WindowInference::place() noexcept {
+std::uint64_t WindowInference::place(const Stream& stream) noexcept {
     const std::lock_guard<std::mutex> guard(mutex_);
-    return mix_signature(context(), compute_launches() - compute_before_newest_);
+    // Behind any bucket of equal ones the newest collectives are the same. A stream that waits for
+    // none of them comes ever further behind.
+    const std::uint64_t beside = std::min(next_number_ - 1 - behind(stream), kMostBeside);
+    return mix_signature(mix_signature(context(), beside),
+                         compute_launches() - compute_before_newest_);
 }
 
 void WindowInference::drop_piece(PieceMarks& marks) noexcept {

@@ -9,7 +9,7 @@ SmallPieces::Answer SmallPieces::next(Stream& stream, std::uint64_t now, bool ho
                                       std::uint64_t limit_ns) noexcept {
     const std::lock_guard<std::mutex> guard(mutex_);
     if (state_ == State::kMarked && asked_ >= entry().launches) {
-        if (const Answer answer = beyond(stream, now, limit_ns);
+        if (const Answer answer = beyond(stream, now, holding, limit_ns);
             !holding && answer != Answer::kPasses) {
             return answer;
         }
@@ -47,7 +47,7 @@ SmallPieces::Answer SmallPieces::next(Stream& stream, std::uint64_t now, bool ho
 
 // A launch more than the last times. kPasses: the piece is over, or it is not known and the turn is
 // there; the state says how to go on. Under the lock.
-SmallPieces::Answer SmallPieces::beyond(const Stream& stream, std::uint64_t now,
+SmallPieces::Answer SmallPieces::beyond(const Stream& stream, std::uint64_t now, bool holding,
                                         std::uint64_t limit_ns) noexcept {
     Entry& known = entry();
     const bool passed = passing_;
@@ -62,7 +62,7 @@ SmallPieces::Answer SmallPieces::beyond(const Stream& stream, std::uint64_t now,
         return Answer::kPasses;
     }
     if (progress.state == PieceState::kWaits) {
-        if (!passed) {
+        if (!passed || holding) {
             return Answer::kPasses;  // for a collective, not for the device
         }
         // What is launched behind it would wait for that as well; a piece that waits for nothing
@@ -71,7 +71,7 @@ SmallPieces::Answer SmallPieces::beyond(const Stream& stream, std::uint64_t now,
         if (!behind && now > probe_->marked_ns + std::max(limit_ns, kLongestNs)) {
             return Answer::kTurn;
         }
-        const Entry* const following = behind ? entries_.find(inference_.place()) : nullptr;
+        const Entry* const following = behind ? entries_.find(inference_.place(stream)) : nullptr;
         if (following != nullptr && may_pass(*following, limit_ns)) {
             return Answer::kPasses;  // another small one
         }
@@ -109,7 +109,7 @@ bool SmallPieces::may_pass(const Entry& known, std::uint64_t limit_ns) const noe
 SmallPieces::Answer SmallPieces::begin(Stream& stream, std::uint64_t now, bool holding,
                                        std::uint64_t limit_ns) noexcept {
     settle(now, limit_ns);
-    place_ = inference_.place();
+    place_ = inference_.place(stream);
     Entry& known = entry();
     passing_ = false;
     probe_ = nullptr;

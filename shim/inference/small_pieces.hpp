@@ -7,9 +7,9 @@
 // arbiter, no policy of turns.
 //
 // Rules:
-//  1. A place is the run of the newest collectives with the number of launches since. How many
-//     launches a piece has at a place is learned first, then how long they take: each only under a
-//     turn.
+//  1. A place is the run of the newest collectives, with how many of them the stream does not stand
+//     behind and the number of launches since. How many launches a piece has at a place is learned
+//     first, then how long they take: each only under a turn.
 //  2. A piece passes if it was short the last time, with the same number of launches, and never
 //     with more launches than that.
 //  3. One that was measured long, or went on after its last launch, must be measured short again
@@ -49,7 +49,7 @@ class SmallPieces {
         kBegins,  // likewise, and is the first of its piece
         kSoon,    // without the turn: to ask again, when the piece before has ended or is late
         kLater,   // likewise, when the collective has ended that the stream, and that piece, is
-                 // behind; another small piece goes on behind it at once
+                  // behind; another small piece goes on behind it at once
     };
     // False: launches under a turn need not ask.
     bool following() const noexcept { return following_.load(std::memory_order_relaxed); }
@@ -90,7 +90,7 @@ class SmallPieces {
         std::uint64_t marked_ns = 0;  // when the end was marked
         std::uint64_t begun_ns = 0;   // when it was first seen to run; 0: not yet
     };
-    static constexpr std::size_t kProbes = 4;
+    static constexpr std::size_t kProbes = kMostInARow + 2;  // they may all wait for a collective
 
     enum class State : std::uint32_t {
         kNone,      // the next launch begins a piece
@@ -98,7 +98,8 @@ class SmallPieces {
         kMarked,    // and its expected last launch was made
     };
     Answer begin(Stream& stream, std::uint64_t now, bool holding, std::uint64_t limit_ns) noexcept;
-    Answer beyond(const Stream& stream, std::uint64_t now, std::uint64_t limit_ns) noexcept;
+    Answer beyond(const Stream& stream, std::uint64_t now, bool holding,
+                  std::uint64_t limit_ns) noexcept;
     bool may_pass(const Entry& known, std::uint64_t limit_ns) const noexcept;
     bool late(Probe& probe, std::uint64_t now, std::uint64_t limit_ns) noexcept;
     void settle(std::uint64_t now, std::uint64_t limit_ns) noexcept;

@@ -147,8 +147,8 @@ class WindowInference {
         return newest <= stream.passed.load(std::memory_order_relaxed) || finished(newest) ? 0
                                                                                            : newest;
     }
-    // The newest collective that the stream stands behind, if it is unfinished, whether launches wait
-    // for it or not; or 0.
+    // The newest collective that the stream stands behind, if it is unfinished, whether launches
+    // wait for it or not; or 0.
     std::uint64_t newest_unfinished(const Stream& stream) const noexcept {
         const std::uint64_t newest = behind(stream);
         return finished(newest) ? 0 : newest;
@@ -221,8 +221,9 @@ class WindowInference {
     // By how much earlier windows of this collective differed from that, on average.
     std::uint64_t window_deviation_ns(std::uint64_t number) noexcept;
     // --- pieces of compute (small_pieces.hpp, which has one thread at a time call these)
-    // Where the iteration stands: the newest collectives and the launches since, as one number.
-    std::uint64_t place() noexcept;
+    // Where the iteration stands as the stream sees it, as one number: the newest collectives, how
+    // many of them it does not stand behind, and the launches since.
+    std::uint64_t place(const Stream& stream) noexcept;
     // Around a piece: marks its beginning on the stream, and its end on all with compute. False:
     // what could not be marked is not measured. The marks are the caller's to keep, and to give
     // again.
@@ -268,6 +269,7 @@ class WindowInference {
     static constexpr std::size_t kCollectives = 256;
     static constexpr std::size_t kSpareEvents = 64;
     static constexpr std::size_t kContext = 4;  // collectives that tell a place in the iteration
+    static constexpr std::uint64_t kMostBeside = 64;  // collectives; see place()
 
     // With CUDA's implicit order: the legacy default stream stands behind all blocking streams, and
     // they behind it.

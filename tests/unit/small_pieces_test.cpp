@@ -18,6 +18,8 @@ constexpr std::int64_t kUs = 1'000;
 constexpr std::int64_t kMs = 1'000'000;
 constexpr std::uint64_t kLimit = 300'000;
 constexpr StreamKey kMain = 0x1000;
+constexpr StreamKey kSide = 0x2000;
+constexpr EventKey kEvent = 0x10;
 
 // One thread that launches: an iteration is a collective that the next launch stands behind, a
 // piece, a pause or another collective, and a long piece. It asks for the turn when it must.
@@ -28,6 +30,22 @@ class Small : public testing::Test {
         const std::uint64_t number = windows.before_collective(main(), {7, bytes, 1});
         gpu.work(kMain, ns);
         windows.after_collective(main(), number, true);
+    }
+    // One that runs on a stream of its own, beside what is launched next.
+    void bucket(std::int64_t ns) {
+        Stream& side = *windows.stream(kSide, kSide, StreamKind::kNonBlocking, 0);
+        order(main(), side);
+        const std::uint64_t number = windows.before_collective(side, {7, 1000, 1});
+        gpu.work(kSide, ns);
+        windows.after_collective(side, number, true);
+    }
+    void wait_for_buckets() {
+        order(*windows.stream(kSide, kSide, StreamKind::kNonBlocking, 0), main());
+    }
+    void order(Stream& before, Stream& after) {
+        windows.event_recorded(kEvent, before);
+        windows.before_wait(after, kEvent);
+        gpu.join(after.handle, before.handle);
     }
     // The thread has waited for the collective; the turn was given back meanwhile.
     void cross() {
@@ -51,14 +69,14 @@ class Small : public testing::Test {
         if (!holding || pieces.following()) {
             answer = pieces.next(main(), now(), holding, kLimit);
         }
-        while (answer == Answer::kSoon || answer == Answer::kLater) {
+        while (!waits_on_gpu && (answer == Answer::kSoon || answer == Answer::kLater)) {
             waited_for_collective |= answer == Answer::kLater;
             gpu.now += 10 * kUs;
             while (windows.poll_finished()) {
             }
             answer = pieces.next(main(), now(), holding, kLimit);
         }
-        if (answer == Answer::kTurn) {
+        if (answer != Answer::kUnder && answer != Answer::kPasses && answer != Answer::kBegins) {
             holding = true;
             answer = pieces.next(main(), now(), holding, kLimit);
             EXPECT_EQ(answer, Answer::kUnder);
@@ -100,6 +118,7 @@ class Small : public testing::Test {
     SmallPieces pieces{windows};
     bool holding = true;
     bool waited_for_collective = false;
+    bool waits_on_gpu = false;  // the stream waits for collective and turn, the thread does not
 };
 
 TEST_F(Small, AStepBeforeAPausePassesOnceItWasMeasuredShort) {
@@ -154,6 +173,66 @@ TEST_F(Small, WhatFollowsAPieceBehindACollectivePassesAsWellOrWaitsForThatAndNot
     EXPECT_EQ(launches(30, kMs), 0);
     EXPECT_TRUE(waited_for_collective) << "and only then for the turn";
     EXPECT_GE(gpu.now, end - 100 * kUs);
+}
+
+TEST_F(Small, WhatWaitsOnTheGpuBehindAPieceIsMeasuredThereAndPassesToo) {
+    for (int each = 0; each < 12; ++each) {
+        collective(20 * kMs, 1000);
+        cross();
+        launch(10 * kUs);
+        pause();
+    }
+    waits_on_gpu = true;
+    int passed = 0;
+    for (int each = 0; each < 12; ++each) {
+        collective(20 * kMs, 1000);
+        holding = false;
+        passed = launches(3, 10 * kUs);
+        EXPECT_GE(passed, 1) << "iteration " << each;
+        pause();
+        EXPECT_EQ(launches(30, kMs), 0);
+        pause();
+    }
+    EXPECT_EQ(passed, 3);
+}
+
+TEST_F(Small, AsManyPiecesAsMayPassWaitForACollectiveTogether) {
+    constexpr int kPieces = SmallPieces::kMostInARow;
+    for (int each = 0; each < 12; ++each) {
+        collective(20 * kMs, 1000);
+        cross();
+        for (int piece = 0; piece < kPieces; ++piece) {
+            launch(10 * kUs);
+            pause();
+        }
+        EXPECT_EQ(launches(30, kMs), 0);
+        pause();
+    }
+    collective(20 * kMs, 1000);
+    holding = false;
+    EXPECT_EQ(launches(kPieces, 10 * kUs), kPieces);
+    EXPECT_FALSE(waited_for_collective);
+}
+
+TEST_F(Small, BehindEachOfEqualBucketsIsAnotherPlace) {
+    // A slow program: each of its launches may be a stand. What follows the first buckets is long.
+    int passed = 0;
+    for (int each = 0; each < 40; ++each) {
+        for (int layer = 0; layer < 4; ++layer) {
+            for (int part = 0; part < 3; ++part) {
+                EXPECT_FALSE(launch(kMs));
+                gpu.now += 2 * kMs;
+            }
+            bucket(2 * kMs);
+        }
+        wait_for_buckets();
+        cross();
+        passed = launch(10 * kUs) ? 1 : 0;
+        pause();
+        if (each >= 8) {
+            EXPECT_EQ(passed, 1) << "iteration " << each;
+        }
+    }
 }
 
 TEST_F(Small, WhatFollowsAPieceThatWasJustLaunchedIsAskedForAgain) {
