@@ -22,6 +22,7 @@ using nlohmann::json;
 
 constexpr std::size_t kMostPlannedJobs = 1000;
 constexpr std::size_t kMostSteps = 1000;
+constexpr std::size_t kMostRanks = 1000;
 
 json read_json(const std::string& path) {
     std::ifstream file(path);
@@ -78,6 +79,25 @@ class Description {
         return value;
     }
 
+    // A number above 0 that all ranks have, or a list of one from 0 for each.
+    PerRank numbers(const char* key, double maximum) const {
+        const auto found = object_.find(key);
+        if (found == object_.end() || !found->is_array()) {
+            return {number(key, NAN, 0, maximum, true)};
+        }
+        PerRank values;
+        for (const json& entry : *found) {
+            values.push_back(entry.is_number() ? entry.get<double>() : NAN);
+        }
+        const auto fits = [&](double value) { return value >= 0 && value <= maximum; };
+        if (values.empty() || values.size() > kMostRanks ||
+            !std::all_of(values.begin(), values.end(), fits)) {
+            fail(fmt::format("\"{}\" is {}; allowed in a list: 1 to {} numbers from 0 to {}", key,
+                             found->dump(), kMostRanks, maximum));
+        }
+        return values;
+    }
+
     std::uint32_t whole(const char* key, std::uint32_t fallback, std::uint32_t minimum,
                         std::uint32_t maximum) const {
         const auto found = object_.find(key);
@@ -130,6 +150,25 @@ class Description {
 
 constexpr double kLongestMs = 3.6e6;
 
+std::size_t ranks_of(const std::vector<PlannedStep>& steps) {
+    std::size_t ranks = 1;
+    for (const PlannedStep& step : steps) {
+        ranks = std::max(ranks, step.compute_ms.size());
+    }
+    return ranks;
+}
+
+// What each rank computes in an iteration.
+PerRank rank_compute_ms(const std::vector<PlannedStep>& steps) {
+    PerRank sums(ranks_of(steps), 0.0);
+    for (std::size_t rank = 0; rank < sums.size(); ++rank) {
+        for (const PlannedStep& step : steps) {
+            sums[rank] += of_rank(step.compute_ms, rank);
+        }
+    }
+    return sums;
+}
+
 PlannedJob described_job(const Description& description) {
     description.allow_only({"name", "compute_ms", "communicate_ms", "buckets", "first_bucket",
                             "jitter", "weight", "count"});
@@ -151,13 +190,22 @@ PlannedJob stepped_job(const Description& description) {
     for (const Description& entry : description.list("steps", kMostSteps)) {
         entry.allow_only({"compute_ms", "communicate_ms", "wait"});
         PlannedStep step;
-        step.compute_ms = entry.number("compute_ms", NAN, 0, kLongestMs, true);
+        step.compute_ms = entry.numbers("compute_ms", kLongestMs);
         step.communicate_ms = entry.number("communicate_ms", 0, 0, kLongestMs);
         step.waits = entry.yes_or_no("wait", true);
-        job.compute_ms += step.compute_ms;
+        const std::size_t before = job.steps.empty() ? 1 : ranks_of(job.steps);
+        if (before > 1 && step.compute_ms.size() > 1 && before != step.compute_ms.size()) {
+            entry.fail(fmt::format("\"compute_ms\" is a list of {}; allowed, as before: {}",
+                                   step.compute_ms.size(), before));
+        }
         job.communicate_ms += step.communicate_ms;
-        job.steps.push_back(step);
+        job.steps.push_back(std::move(step));
     }
+    const PerRank compute_ms = rank_compute_ms(job.steps);
+    if (*std::min_element(compute_ms.begin(), compute_ms.end()) <= 0) {
+        description.fail("has \"steps\" in which a rank computes nothing");
+    }
+    job.compute_ms = *std::max_element(compute_ms.begin(), compute_ms.end());
     job.jitter = description.number("jitter", 0, 0, 1);
     job.weight = description.whole("weight", 0, 0, 1000);
     return job;
@@ -220,28 +268,38 @@ std::vector<PlannedStep> course_of(const PlannedJob& job) {
                     ? 1
                     : job.first_bucket + (1 - job.first_bucket) * bucket / (buckets - 1);
             course.push_back(
-                {(place - before) * job.compute_ms, job.communicate_ms / buckets, false});
+                {{(place - before) * job.compute_ms}, job.communicate_ms / buckets, false, {0}});
             before = place;
         }
     }
     course.back().waits = true;
-    double now = 0;
+    std::vector<double> now(ranks_of(course), 0.0);
     double link_end = 0;
     for (PlannedStep& step : course) {
-        now += step.compute_ms;
-        if (step.communicate_ms > 0) {
-            link_end = std::max(now, link_end) + step.communicate_ms;
+        for (std::size_t rank = 0; rank < now.size(); ++rank) {
+            now[rank] += of_rank(step.compute_ms, rank);
         }
-        step.window_ms = step.waits ? std::max(0.0, link_end - now) : 0;
-        now += step.window_ms;
+        if (step.communicate_ms > 0) {
+            link_end =
+                std::max(*std::max_element(now.begin(), now.end()), link_end) + step.communicate_ms;
+        }
+        step.window_ms.clear();
+        for (double& at : now) {
+            step.window_ms.push_back(step.waits ? std::max(0.0, link_end - at) : 0);
+            at += step.window_ms.back();
+        }
     }
     return course;
 }
 
 double exposed_ms(const PlannedJob& job) {
+    const std::vector<PlannedStep> course = course_of(job);
+    const PerRank compute_ms = rank_compute_ms(course);
+    const auto longest = static_cast<std::size_t>(
+        std::max_element(compute_ms.begin(), compute_ms.end()) - compute_ms.begin());
     double sum = 0;
-    for (const PlannedStep& step : course_of(job)) {
-        sum += step.window_ms;
+    for (const PlannedStep& step : course) {
+        sum += of_rank(step.window_ms, longest);
     }
     return sum;
 }

@@ -273,6 +273,10 @@ class Simulation {
     // The rank wants to compute: goes on, or waits for its turn.
     void begin(std::uint32_t device, std::uint32_t job) {
         Rank& rank = jobs_[job].ranks[device];
+        if (of_rank(jobs_[job].pieces[rank.piece].compute_ms, device) <= 0) {
+            piece_computed(device, job);  // only communicates
+            return;
+        }
         if (turns_) {
             Wakes wakes;
             const bool granted = request(*segments_[device], job, now_, wakes);
@@ -329,9 +333,9 @@ class Simulation {
     void compute(std::uint32_t device, std::uint32_t index) {
         Job& job = jobs_[index];
         Rank& rank = job.ranks[device];
-        const double work = rank.left_ns > 0
-                                ? rank.left_ns
-                                : job.pieces[rank.piece].compute_ms * kNsPerMs * rank.speed;
+        const double work = rank.left_ns > 0 ? rank.left_ns
+                                             : of_rank(job.pieces[rank.piece].compute_ms, device) *
+                                                   kNsPerMs * rank.speed;
         rank.left_ns = 0;
         devices_[device].add(now_, index, work);
         announce(devices_[device], Kind::kDevice, device);
@@ -345,7 +349,8 @@ class Simulation {
         const bool last = rank.piece == job.pieces.size();
         rank.behind = piece.waits && job.ended < needed;
         if (rank.behind && turns_ &&
-            piece.window_ms * kNsPerMs >= static_cast<double>(setting_.min_window_ns)) {
+            of_rank(piece.window_ms, device) * kNsPerMs >=
+                static_cast<double>(setting_.min_window_ns)) {
             Wakes wakes;
             release(*segments_[device], index, now_, wakes);
             follow(device, wakes);

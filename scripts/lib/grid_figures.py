@@ -15,6 +15,7 @@ LATE_MS = 2.0
 LEAST_WINDOWS_NS = (300_000, 600_000, 1_200_000)  # CROSSOVER_MIN_WINDOW_US first
 IDLE_ITERATIONS = 4  # of a job alone, that are looked at for what must be idle
 LIKE_DP_TRAIN = ("", "ddp_buckets", "ddp_sync")  # patterns
+IN_STAGES = ("pipeline",)  # whose ranks compute unlike, and wait for each of their messages
 
 
 @dataclass
@@ -26,7 +27,7 @@ class Alone:
     asked_ms: float  # 0: nothing exact was asked for
     spread: float  # of the iterations: median over the lowest tenth, less 1
     host_busy: float
-    course: list = field(default_factory=list)  # see course(); empty: not known
+    course: list = field(default_factory=list)  # see course() and stages(); empty: not known
     # {device: ([(start_ns, end_ns)] in which it computed there, [the same of its iterations])}
     computed: dict = field(default_factory=dict)
 
@@ -332,6 +333,27 @@ def course(windows, span, iterations):
     return [tuple(sum(column) / iterations / 1e6 for column in zip(*rows[k::each])) for k in range(each)]
 
 
+def stages(ranks, span, iterations):
+    """[([ms that each rank computes], ms of the message that all then wait for)] of an iteration, means over the
+    iterations of `span`, of a job that ran alone. `ranks`: of each, its times of compute and of messages, as
+    (start, end). Where a rank computes nothing in between, it only waits: what its program takes then is not counted.
+    Empty where the ranks' messages do not end together."""
+    messages = [sorted(row for row in rows if span[0] <= row[0] and row[1] <= span[1]) for _, rows in ranks]
+    ends = [[end for _, end in rows] for rows in messages]
+    each = len(ends[0]) // iterations
+    if not each or any(rank != ends[0] for rank in ends) or len(ends[0]) != each * iterations:
+        return []
+    found = []
+    for number, end in enumerate(ends[0]):
+        before = ends[0][number - 1] if number else span[0] - (span[1] - ends[0][-1])
+        starts = [rows[number][0] for rows in messages]
+        computed = [start - before if length(clip(compute, (before, start))) else 0
+                    for start, (compute, _) in zip(starts, ranks)]
+        found.append([*computed, end - max(starts)])
+    steps = [[sum(column) / iterations / 1e6 for column in zip(*found[k::each])] for k in range(each)]
+    return [(computed, message) for *computed, message in steps]
+
+
 def plan_description(cell, alone, measured):
     """(jobs as `crossover plan` reads them, what it shall find in the file `measured`). Of a job whose collectives lie
     as dp_train's do, it is told the length of a turn, M and the buckets; of any other the course of an iteration,
@@ -343,7 +365,7 @@ def plan_description(cell, alone, measured):
             jobs.append({"name": name, "compute_ms": one.turn_ms, "communicate_ms": phases.communicate,
                          "buckets": job.buckets, "first_bucket": job.first_bucket})
         elif one.course:
-            steps = [{"compute_ms": turn, "communicate_ms": window} for turn, window in one.course]
+            steps = [{"compute_ms": turn, "communicate_ms": message} for turn, message in one.course]
             jobs.append({"name": name, "steps": steps})
         else:
             jobs.append({"name": name, "measured": measured, "job": name, "iterations": 1})

@@ -131,11 +131,18 @@ class Grid:
 
     @staticmethod
     def course(machine, job, result):
-        """Of rank 0, where the planner needs it."""
+        """Where the planner needs it: of the ranks, or of rank 0 where all do the same."""
         if job.pattern in figures.LIKE_DP_TRAIN:
             return []
-        mine = [rows for (_, pid), rows in read_operations(machine.truth).items() if pid == result.pids[0]]
-        return figures.course(true_windows(mine[0]).windows, result.window, len(result.starts)) if mine else []
+        operations = {pid: rows for (_, pid), rows in read_operations(machine.truth).items()}
+        if not set(result.pids) <= set(operations):
+            return []
+        if job.pattern in figures.IN_STAGES:
+            ranks = [[[(row.start, row.end) for row in operations[pid] if row.kind == kind]
+                      for kind in ("compute", "communicate")] for pid in result.pids]
+            return figures.stages(ranks, result.window, len(result.starts))
+        windows = true_windows(operations[result.pids[0]]).windows
+        return figures.course(windows, result.window, len(result.starts))
 
     @staticmethod
     def computed(machine, result):

@@ -301,6 +301,24 @@ class Output(unittest.TestCase):
         self.assertEqual(jobs["jobs"], [{"name": "job 1", "steps": [{"compute_ms": 33, "communicate_ms": 5},
                                                                     {"compute_ms": 2, "communicate_ms": 10}]}])
 
+    def test_the_stages_of_an_iteration(self):
+        # Two iterations of 50 ms from 100: the first rank computes 20 ms, message of 5, the second 15, message of 10.
+        def rank(computes, begins):
+            return ([(start + at, start + at + size) for start in (100, 150) for at, size in computes],
+                    [(start + begin, start + end) for start in (100, 150) for begin, end in zip(begins, (25, 50))])
+        ranks = [rank([(0, 20)], (20, 25)), rank([(25, 15)], (0, 40))]
+        ranks = [[[(start * MS, end * MS) for start, end in rows] for rows in each] for each in ranks]
+        span = 100 * MS, 200 * MS
+        self.assertEqual(figures.stages(ranks, span, 2), [([20, 0], 5), ([0, 15], 10)])
+        self.assertEqual(figures.stages([ranks[0], [ranks[1][0], ranks[1][1][1:]]], span, 2), [], "a message of one")
+        self.assertEqual(figures.stages(ranks, span, 3), [], "four messages in three iterations")
+        self.assertEqual(figures.stages([[[], []]] * 2, span, 2), [])
+        one = alone(20, 15, 15)
+        one.course = figures.stages(ranks, span, 2)
+        jobs, _ = figures.plan_description(Cell("x", "row", (AskedJob(40, 20, 1, "pipeline"),)), [one], "m.json")
+        self.assertEqual(jobs["jobs"][0]["steps"], [{"compute_ms": [20, 0], "communicate_ms": 5},
+                                                    {"compute_ms": [0, 15], "communicate_ms": 10}])
+
     def test_markers_stay(self):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "page.md"

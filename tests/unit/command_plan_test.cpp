@@ -97,11 +97,24 @@ TEST_F(PlanFiles, AJobInStepsIsReadWhole) {
     const auto course = course_of(jobs[0]);
     ASSERT_EQ(course.size(), 3U);
     EXPECT_FALSE(course[0].waits);
-    EXPECT_EQ(course[0].window_ms, 0);
+    EXPECT_EQ(course[0].window_ms, PerRank{0});
     EXPECT_TRUE(course[1].waits) << "waiting is the rule";
-    EXPECT_EQ(course[1].window_ms, 1) << "of the first step's 4 ms, after 3 ms of compute";
-    EXPECT_EQ(course[2].window_ms, 5);
+    EXPECT_EQ(course[1].window_ms, PerRank{1}) << "of the first step's 4 ms, after 3 ms of compute";
+    EXPECT_EQ(course[2].window_ms, PerRank{5});
     EXPECT_EQ(exposed_ms(jobs[0]), 6);
+}
+
+TEST_F(PlanFiles, StagesComputeWhatTheListsSay) {
+    const auto jobs = read_planned_jobs(write(
+        R"({"jobs": [{"name": "a", "steps": [{"compute_ms": [10, 0], "communicate_ms": 2},
+              {"compute_ms": [0, 15], "communicate_ms": 2}, {"compute_ms": 1}]}]})"));
+    ASSERT_EQ(jobs.size(), 1U);
+    EXPECT_EQ(jobs[0].compute_ms, 16) << "the longer one's";
+    EXPECT_EQ(exposed_ms(jobs[0]), 14) << "while the first stage computes and each message is sent";
+    const auto course = course_of(jobs[0]);
+    EXPECT_EQ(course[0].window_ms, (PerRank{2, 12}));
+    EXPECT_EQ(course[1].window_ms, (PerRank{17, 2}));
+    EXPECT_EQ(course[2].window_ms, (PerRank{0, 0}));
 }
 
 TEST_F(PlanFiles, AMeasuredJobIsWhatCompareSaw) {
@@ -139,6 +152,18 @@ TEST_F(PlanFiles, AMistakeIsOneLineThatNamesIt) {
               " job 1 \"steps\" 1 needs \"compute_ms\"");
     EXPECT_EQ(fault_of(R"({"jobs": [{"name": "a", "steps": [{"compute_ms": 1, "x": 1}]}]})"),
               " job 1 \"steps\" 1 has 'x'; allowed: compute_ms, communicate_ms, wait");
+    EXPECT_EQ(fault_of(R"({"jobs": [{"name": "a", "steps": [{"compute_ms": [1, -1]}]}]})"),
+              " job 1 \"steps\" 1 \"compute_ms\" is [1,-1]; allowed in a list: 1 to 1000 numbers "
+              "from 0 to 3600000");
+    EXPECT_EQ(fault_of(R"({"jobs": [{"name": "a", "steps": [{"compute_ms": []}]}]})"),
+              " job 1 \"steps\" 1 \"compute_ms\" is []; allowed in a list: 1 to 1000 numbers "
+              "from 0 to 3600000");
+    EXPECT_EQ(
+        fault_of(R"({"jobs": [{"name": "a", "steps": [{"compute_ms": [1, 2]}, {"compute_ms": 3},
+                         {"compute_ms": [1, 2, 3]}]}]})"),
+        " job 1 \"steps\" 3 \"compute_ms\" is a list of 3; allowed, as before: 2");
+    EXPECT_EQ(fault_of(R"({"jobs": [{"name": "a", "steps": [{"compute_ms": [1, 0]}]}]})"),
+              " job 1 has \"steps\" in which a rank computes nothing");
     EXPECT_EQ(fault_of(R"({"jobs": [{"name": "a", "compute_ms": 1, "steps": []}]})"),
               " job 1 has 'compute_ms'; allowed: name, steps, jitter, weight, count");
     EXPECT_EQ(
@@ -206,7 +231,7 @@ TEST(Simulation, BucketsAreStepsOfWhichOnlyTheLastIsWaitedFor) {
     buckets.buckets = 4;
     buckets.first_bucket = 0.25;
     PlannedJob steps = job(40, 24);
-    steps.steps.assign(4, PlannedStep{10, 6, false});
+    steps.steps.assign(4, PlannedStep{{10}, 6, false, {0}});
     EXPECT_EQ(exposed_ms(steps), exposed_ms(buckets));
     for (const PlanMode mode : {PlanMode::kCrossover, PlanMode::kUncoordinated}) {
         EXPECT_EQ(periods({steps, job(20, 40)}, ideal(), mode),
@@ -216,7 +241,7 @@ TEST(Simulation, BucketsAreStepsOfWhichOnlyTheLastIsWaitedFor) {
 
 TEST(Simulation, EveryWindowOfAnIterationGivesTheTurnBack) {
     PlannedJob layers = job(40, 20);
-    layers.steps.assign(4, PlannedStep{10, 5, true});
+    layers.steps.assign(4, PlannedStep{{10}, 5, true, {0}});
     PlanSetting setting = ideal();
     EXPECT_NEAR(periods({layers}, setting)[0], 60, 0.01);
     EXPECT_NEAR(periods({layers, layers}, setting)[0], 80, 0.01) << "each beside the other's";
@@ -228,9 +253,24 @@ TEST(Simulation, EveryWindowOfAnIterationGivesTheTurnBack) {
     EXPECT_NEAR(periods({layers, layers}, setting)[0], 120, 4) << "no window is used";
 }
 
+TEST(Simulation, StagesWaitForEachOtherAndTakeNoTurnToCommunicate) {
+    PlannedJob stages = job(15, 4);
+    stages.steps = {{{15, 0}, 2, true, {0}}, {{0, 10}, 2, true, {0}}};
+    PlanSetting setting = ideal();
+    for (const PlanMode mode : {PlanMode::kCrossover, PlanMode::kUncoordinated}) {
+        EXPECT_NEAR(periods({stages}, setting, mode)[0], 29, 0.01);
+    }
+    EXPECT_NEAR(periods({stages, stages}, setting)[0], 30, 0.01)
+        << "the first stages' device is busy";
+    setting.handover_ns = 1'000'000;
+    EXPECT_NEAR(periods({stages, stages}, setting)[0], 32, 0.01) << "two turns there";
+    setting.devices = 3;  // the third rank is like the first
+    EXPECT_NEAR(periods({stages, stages}, setting)[0], 32, 0.01);
+}
+
 TEST(Simulation, CollectivesThatComputeHidesKeepTheTurn) {
     PlannedJob hidden = job(40, 10);
-    hidden.steps = {{10, 8, false}, {20, 0, true}, {10, 2, true}};
+    hidden.steps = {{{10}, 8, false, {0}}, {{20}, 0, true, {0}}, {{10}, 2, true, {0}}};
     EXPECT_DOUBLE_EQ(exposed_ms(hidden), 2);
     EXPECT_NEAR(periods({hidden}, ideal())[0], 42, 0.01);
     PlanSetting setting = ideal();
