@@ -55,6 +55,7 @@ struct PlanOptions {
     std::uint64_t iterations = 60;
     std::uint64_t seed = 1;
     std::uint64_t handover_us = 300;
+    std::uint64_t late_us = 2000;
     std::uint64_t min_window_us = 300;
     bool together = false;
     bool separate_links = false;
@@ -177,6 +178,7 @@ class Plan {
         setting.iterations = static_cast<std::uint32_t>(options_.iterations);
         setting.seed = options_.seed;
         setting.handover_ns = options_.handover_us * 1000;
+        setting.late_ns = options_.late_us * 1000;
         setting.min_window_ns = options_.min_window_us * 1000;
         return setting;
     }
@@ -268,9 +270,13 @@ int plan_command(Arguments arguments) {
                  "jobs communicate over different links; default: they share one");
     add_number(app, "--iterations", options.iterations, 10, 100'000,
                "iterations of each job at least; default 60");
-    add_number(app, "--seed", options.seed, 0, UINT64_MAX / 2, "of the jitter; default 1");
+    add_number(app, "--seed", options.seed, 0, UINT64_MAX / 2,
+               "of what is drawn: jitter, lateness; default 1");
     add_number(app, "--handover-us", options.handover_us, 0, 1'000'000,
                "from one job's last compute to the next one's first; default 300");
+    add_number(
+        app, "--late-us", options.late_us, 0, 1'000'000,
+        "from the end of its collectives until a rank asks for a turn, at most; default 2000");
     add_number(app, "--min-window-us", options.min_window_us, 0, 1'000'000,
                "CROSSOVER_MIN_WINDOW_US of the jobs; default 300");
     app.add_option("--json", options.json, "file for all figures as JSON")->type_name("FILE");

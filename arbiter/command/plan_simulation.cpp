@@ -388,7 +388,7 @@ class Simulation {
             if (rank.behind && rank.piece < job.pieces.size() &&
                 job.ended >= job.needed[rank.piece - 1]) {
                 rank.behind = false;
-                push(now_, Kind::kBegin, device, index, 0);
+                push(now_ + lateness_ns(), Kind::kBegin, device, index, 0);
             }
         }
         end_iteration_if_through(index);
@@ -406,8 +406,16 @@ class Simulation {
         std::fill(job.arrived.begin(), job.arrived.end(), 0);
         draw_jitter(job);
         for (std::uint32_t device = 0; device < setting_.devices; ++device) {
-            push(now_, Kind::kBegin, device, index, 0);
+            push(now_ + lateness_ns(), Kind::kBegin, device, index, 0);
         }
+    }
+
+    // Of a rank whose collectives have ended. Alone it is part of what was taken for compute.
+    std::uint64_t lateness_ns() {
+        if (!turns_ || jobs_.size() == 1 || setting_.late_ns == 0) {
+            return 0;
+        }
+        return static_cast<std::uint64_t>(random_.even() * static_cast<double>(setting_.late_ns));
     }
 
     const PlanSetting setting_;

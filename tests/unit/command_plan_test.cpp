@@ -25,6 +25,7 @@ PlannedJob job(double compute_ms, double communicate_ms, const char* name = "job
 PlanSetting ideal() {
     PlanSetting setting;
     setting.handover_ns = 0;
+    setting.late_ns = 0;
     setting.separate_links = true;
     return setting;
 }
@@ -332,6 +333,27 @@ TEST(Simulation, TheSlowestOfManyRanksSetsThePace) {
     const double period = periods({noisy}, setting)[0];
     EXPECT_GT(period, 60 + 40 * 0.08) << "of 64 ranks one is nearly always close to the worst";
     EXPECT_LE(period, 60 + 40 * 0.1);
+}
+
+TEST(Simulation, LateRanksDecideWhoComesFirstAndCostAWindowNothing) {
+    PlanSetting setting = ideal();
+    setting.late_ns = 2'000'000;
+    EXPECT_NEAR(periods({job(40, 20), job(40, 20)}, setting)[0], 80, 0.01) << "time enough";
+    EXPECT_NEAR(periods({job(40, 20)}, setting)[0], 60, 0.01) << "alone it is no other time";
+    // On one link the collectives of both end nearly together.
+    PlannedJob buckets = job(40, 20);
+    buckets.buckets = 4;
+    buckets.first_bucket = 0.5;
+    setting.separate_links = false;
+    setting.handover_ns = 300'000;
+    setting.iterations = 400;
+    const std::vector<PlannedJob> jobs{buckets, job(20, 40)};
+    const auto late = periods(jobs, setting);
+    setting.late_ns = 0;
+    const auto prompt = periods(jobs, setting);
+    EXPECT_NEAR(prompt[0], prompt[1], 0.1) << "an iteration each in turn";
+    EXPECT_LT(late[0], 0.95 * prompt[0]) << "the first comes back first now and then";
+    EXPECT_GT(late[1], 1.05 * prompt[1]);
 }
 
 TEST(Simulation, IsTheSameEveryTimeAndDiffersByItsSeed) {
