@@ -236,23 +236,32 @@ def counts(cell):
     return "error" not in cell and not cell["doubts"]
 
 
+# (what a line says of the gate, keys of a cell's figures with it)
+GATES = (("", "efficiency", "speed"), ("gate in the queues: ", "stream_efficiency", "stream_speed"))
+
+
 def missed_aims(found):
-    """One line for each aim that is missed; the prediction's is no aim of the turns, but is told by the table."""
-    summary = found["summary"]
-    if not summary["counted"]:
+    """One line for each aim that is missed, with each gate that was run, and by the plan."""
+    counted = {name: cell for name, cell in found["cells"].items() if counts(cell)}
+    if not counted:
         return ["no cell counts: this machine was too busy or too slow for every one"]
     missed = []
-    if summary["median_efficiency"] < AIM_MEDIAN:
-        missed.append(f"median efficiency {summary['median_efficiency']:.3f}, aim {AIM_MEDIAN}")
-    for name, cell in found["cells"].items():
-        if not counts(cell):
-            continue
-        if cell["efficiency"] < AIM_WORST:
-            missed.append(f"{name}: efficiency {cell['efficiency']:.3f}, aim {AIM_WORST}")
-        if cell["speed"] < 1:
-            missed.append(f"{name}: slower than one after the other, {cell['speed']:.3f}")
-        if cell["against_mps"] < AIM_AGAINST_MPS:
-            missed.append(f"{name}: {cell['against_mps']:.3f} of uncoordinated MPS, aim {AIM_AGAINST_MPS}")
+    for gate, efficiency, speed in GATES:
+        ran = {name: cell for name, cell in counted.items() if efficiency in cell}
+        median = statistics.median(cell[efficiency] for cell in ran.values()) if ran else AIM_MEDIAN
+        if median < AIM_MEDIAN:
+            missed.append(f"{gate}median efficiency {median:.3f}, aim {AIM_MEDIAN}")
+        for name, cell in ran.items():
+            against_mps = cell[speed] / cell["mps_mean"]
+            if cell[efficiency] < AIM_WORST:
+                missed.append(f"{gate}{name}: efficiency {cell[efficiency]:.3f}, aim {AIM_WORST}")
+            if cell[speed] < 1:
+                missed.append(f"{gate}{name}: slower than one after the other, {cell[speed]:.3f}")
+            if against_mps < AIM_AGAINST_MPS:
+                missed.append(f"{gate}{name}: {against_mps:.3f} of uncoordinated MPS, aim {AIM_AGAINST_MPS}")
+    for name, cell in counted.items():
+        if abs(cell.get("prediction_error", 0)) > AIM_PREDICTION:
+            missed.append(f"plan of {name}: off by {100 * cell['prediction_error']:+.1f} %, aim {100 * AIM_PREDICTION:.0f} %")
     return missed
 
 

@@ -231,6 +231,15 @@ class Aims(unittest.TestCase):
         self.assertIn("x: slower than one after the other", self.missed(outcome(periods=(121, 121))))
         self.assertIn("of uncoordinated MPS", self.missed(outcome(mps=((78, 78),))))
         self.assertEqual(self.missed(outcome(mps=((79, 79),))), "")
+        self.assertEqual(self.missed(outcome(planned_ms=[76.5, 83.5])), "")
+        self.assertEqual(self.missed(outcome(planned_ms=[80, 85])), "plan of x: off by +6.2 %, aim 5 %")
+
+    def test_with_either_gate(self):
+        slow = Shared([95, 95], True, 0, 0.1)
+        self.assertEqual(self.missed(outcome(crossover_stream=Shared([80, 80], True, 0, 0.1))), "")
+        self.assertEqual(self.missed(outcome(crossover_stream=slow, mps=((100, 100),))),
+                         "gate in the queues: median efficiency 0.842, aim 0.97 / "
+                         "gate in the queues: x: efficiency 0.842, aim 0.9")
 
 
 class Output(unittest.TestCase):
