@@ -61,8 +61,11 @@ SmallPieces::Answer SmallPieces::beyond(const Stream& stream, std::uint64_t now,
         measured(*probe_, progress.ns);
         return Answer::kPasses;
     }
+    if (passed && holding && progress.state != PieceState::kUnknown) {
+        return Answer::kPasses;  // what comes behind it has the turn, and is another piece
+    }
     if (progress.state == PieceState::kWaits) {
-        if (!passed || holding) {
+        if (!passed) {
             return Answer::kPasses;  // for a collective, not for the device
         }
         // What is launched behind it would wait for that as well; a piece that waits for nothing
