@@ -213,29 +213,34 @@ void DeviceGate::wait_to_enter(Stream& stream, std::uint64_t crossing) noexcept 
 }
 
 void DeviceGate::leave(Stream& stream, bool launched) noexcept {
+    bool begins = false;
     if (launched) {
         inference_.compute_submitted(stream);
-        if (fresh_turn_.load(std::memory_order_relaxed)) [[unlikely]] {
-            begin_turn();
-        }
+        begins = fresh_turn_.load(std::memory_order_relaxed) && begin_turn();
     }
     if (pieces_.following() && pieces_.made(launched)) [[unlikely]] {
         pieces_.marked(monotonic_ns());
     }
+    if (begins) [[unlikely]] {
+        // Perhaps nothing else wakes the watcher, so it has to find this launch counted.
+        traffic_.count_launch();
+        wake_watcher();
+        traffic_.end_use();
+        return;
+    }
     traffic_.end_launch(launched);
 }
 
-// The first launch of a turn was taken. What passes without one begins none.
-void DeviceGate::begin_turn() noexcept {
-    if (gated() && !observe_ && !client_->holding()) {
-        return;
+// Whether this was the first launch of a turn. What passes without one begins none.
+bool DeviceGate::begin_turn() noexcept {
+    if ((gated() && !observe_ && !client_->holding()) ||
+        !fresh_turn_.exchange(false, std::memory_order_acq_rel)) {
+        return false;
     }
-    if (fresh_turn_.exchange(false, std::memory_order_acq_rel)) {
-        const std::uint64_t now = monotonic_ns();
-        client_->set_phase(ClientPhase::kComputing, now);
-        client_->record(EventKind::kCompute, 0, now);
-        wake_watcher();
-    }
+    const std::uint64_t now = monotonic_ns();
+    client_->set_phase(ClientPhase::kComputing, now);
+    client_->record(EventKind::kCompute, 0, now);
+    return true;
 }
 
 void DeviceGate::wait_for_collective(Stream& stream, std::uint64_t number, std::uint64_t deadline,

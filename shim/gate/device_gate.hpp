@@ -112,7 +112,7 @@ class DeviceGate {
     bool may_launch(Stream& stream, std::uint64_t& crossing) noexcept;
     bool passes(Stream& stream, std::uint64_t& later) noexcept;
     void wait_to_enter(Stream& stream, std::uint64_t crossing) noexcept;
-    void begin_turn() noexcept;
+    bool begin_turn() noexcept;
     bool begin_use() noexcept;
     void end_use() noexcept { traffic_.end_use(); }
     void wait_for_collective(Stream& stream, std::uint64_t number, std::uint64_t deadline,

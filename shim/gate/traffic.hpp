@@ -49,6 +49,10 @@ class Traffic {
     void end_launch(bool launched) noexcept {
         own().fetch_add((launched ? kLaunched : 0) - kUser - kLaunching, std::memory_order_seq_cst);
     }
+    // L3 of a launch that was taken, still a user.
+    void count_launch() noexcept {
+        own().fetch_add(kLaunched - kLaunching, std::memory_order_seq_cst);
+    }
     // Out to wait, still a user; and L1 again.
     void step_out() noexcept { own().fetch_sub(kLaunching, std::memory_order_seq_cst); }
     void step_in() noexcept { own().fetch_add(kLaunching, std::memory_order_seq_cst); }

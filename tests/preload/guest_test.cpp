@@ -12,6 +12,9 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <stop_token>
+#include <thread>
+#include <vector>
 
 #include "guest_machine.hpp"
 
@@ -376,7 +379,7 @@ TEST(GuestBounds, AStoppedHolderLosesItsTurn) {
 
 // ------------------------------------------------------------------------------------ threads end
 
-TEST(GuestThreads, WhoseLastWorkIsOnTheirOwnDefaultStreamsLeaveTheTurnBehind) {
+void expect_ended_threads_leave_the_turn_behind() {
     const auto peer = busy_peer();
     Guest guest({"leaving_threads", "5"}, {"CROSSOVER_JOB=guest", "CROSSOVER_LEASE_MS=10000"});
     ASSERT_TRUE(guest.wait_for_line("ready"));
@@ -387,6 +390,25 @@ TEST(GuestThreads, WhoseLastWorkIsOnTheirOwnDefaultStreamsLeaveTheTurnBehind) {
     end_well(guest);
     EXPECT_EQ(guest.out(), "ready\nleft\nvalue 6\n");
     end_well(*peer);
+}
+
+TEST(GuestThreads, WhoseLastWorkIsOnTheirOwnDefaultStreamsLeaveTheTurnBehind) {
+    expect_ended_threads_leave_the_turn_behind();
+}
+
+// A launching thread may lose its processor at any place, also between a turn's first launch and
+// what tells the watcher of it.
+TEST(GuestThreads, LeaveTheTurnBehindOnABusyMachine) {
+    std::vector<std::jthread> others;
+    for (unsigned i = 0; i < 2 * std::thread::hardware_concurrency(); ++i) {
+        others.emplace_back([](const std::stop_token& over) {
+            while (!over.stop_requested()) {
+            }
+        });
+    }
+    for (int round = 0; round < 20 && !HasFailure(); ++round) {
+        expect_ended_threads_leave_the_turn_behind();
+    }
 }
 
 // ------------------------------------------------------------------------------------ contexts end
