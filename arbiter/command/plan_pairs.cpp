@@ -7,6 +7,10 @@
 #include <cmath>
 #include <cstdint>
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/lsan_interface.h>
+#endif
+
 namespace crossover::command {
 
 std::vector<std::pair<std::size_t, std::size_t>> best_pairs(
@@ -24,8 +28,16 @@ std::vector<std::pair<std::size_t, std::size_t>> best_pairs(
             }
         }
     }
+    if (boost::num_edges(graph) == 0) {
+        return {};  // Boost would double the least of all numbers
+    }
     std::vector<boost::graph_traits<Graph>::vertex_descriptor> mate(gain.size());
-    boost::maximum_weighted_matching(graph, mate.data());
+    {
+#ifdef __SANITIZE_ADDRESS__
+        const __lsan::ScopedDisabler no_fault_of_ours;  // Boost's blossoms keep each other alive
+#endif
+        boost::maximum_weighted_matching(graph, mate.data());
+    }
     std::vector<std::pair<std::size_t, std::size_t>> pairs;
     for (std::size_t i = 0; i < mate.size(); ++i) {
         if (mate[i] != boost::graph_traits<Graph>::null_vertex() && i < mate[i]) {

@@ -65,7 +65,7 @@ class Handover(unittest.TestCase):
         self.assertEqual([(row["devices"], row["clients"], row["jobs"], row["attachments"]) for row in rows],
                          [(1, 1, 1, 1), (1, 2, 2, 2), (1, 9, 8, 9), (3, 9, 8, 27)])
         for row in rows:
-            # The sums are read one after another while turns go on, so they are compared by their bounds only.
+            # They are read one after another while turns go on, so they are compared by their bounds only.
             self.assertGreater(row["client_acquisitions_least"], 0, row)
             self.assertGreater(row["job_turns_least"], 0, row)
             self.assertGreaterEqual(row["job_turns_most"], row["job_turns_least"])

@@ -48,16 +48,25 @@ struct Reading {
     std::vector<std::uint64_t> counts;
 };
 
-Reading read(const std::vector<MappedSegment>& segments, const Counts& counts, std::size_t count) {
+// Turns go on meanwhile. `first`: the reading from which another is measured: then the sums are
+// read before their parts, else after them, so that from one to the other no sum is less than its
+// parts'.
+Reading read(const std::vector<MappedSegment>& segments, const Counts& counts, std::size_t count,
+             bool first) {
     Reading reading;
+    const auto read_sums = [&] {
+        for (const MappedSegment& each : segments) {
+            reading.turns += each.view()->arbitration.turn_count;
+            reading.cut += each.view()->arbitration.expired_count;
+        }
+    };
+    if (first) read_sums();
     for (std::size_t device = 0; device < segments.size(); ++device) {
-        const Segment& segment = *segments[device].view();
-        reading.turns += segment.arbitration.turn_count;
-        reading.cut += segment.arbitration.expired_count;
-        for (const JobSlot& job : segment.jobs) {
+        for (const JobSlot& job : segments[device].view()->jobs) {
             if (job.key != 0) reading.jobs[{device, job.key}] = job.turns;
         }
     }
+    if (!first) read_sums();
     for (std::size_t i = 0; i < count; ++i) reading.counts.push_back(counts[i].load());
     return reading;
 }
@@ -81,10 +90,10 @@ TurnsFigures measure_turns(const TurnsPlan& plan) {
     table->phase.store(1);
     futex_wake_all(table->phase);
     sleep_ns(plan.length_ns / 10);  // all awake and in order
-    const Reading before = read(looks, counts, count);
+    const Reading before = read(looks, counts, count, true);
     const std::uint64_t began_ns = monotonic_ns();
     sleep_ns(plan.length_ns);
-    const Reading after = read(looks, counts, count);
+    const Reading after = read(looks, counts, count, false);
     TurnsFigures figures;
     figures.length_ns = monotonic_ns() - began_ns;
     table->phase.store(2);
