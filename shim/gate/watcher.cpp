@@ -78,17 +78,15 @@ void DeviceGate::watch() noexcept {
     }
     end_stream_gate();
     client_->release();
-    // Threads that came before `stopping_` was set may still use the client. One that does not
-    // leave in time keeps it alive: the end of this thread then tells the others that the client is
-    // gone.
+    // Threads that came before `stopping_` was set may still use the client. Where one does not
+    // leave in time it stays, with the gate, which nobody deletes: the end of this thread then
+    // tells the others that the client is gone.
     const std::uint64_t deadline = monotonic_ns() + kUsersBoundNs;
     while (traffic_.sum().users != 0 && monotonic_ns() < deadline) {
         ::sched_yield();
     }
     if (traffic_.sum().users == 0) {
         client_.reset();
-    } else {
-        static_cast<void>(client_.release());
     }
 }
 

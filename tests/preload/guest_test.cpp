@@ -416,12 +416,21 @@ TEST(GuestThreads, LeaveTheTurnBehindOnABusyMachine) {
 class GuestVanish : public testing::TestWithParam<const char*> {};
 
 TEST_P(GuestVanish, ContextsEndUnderLaunchingThreads) {
-    Guest bare({"vanish", GetParam()}, {"LD_PRELOAD="});
+    Guest bare({"vanish", GetParam(), "later"}, {"LD_PRELOAD="});
     ASSERT_EQ(exit_status_of(bare.finish()), 0) << bare.out();
     const auto peer = busy_peer();
-    Guest guest({"vanish", GetParam()}, {"CROSSOVER_JOB=guest"});
+    Guest guest({"vanish", GetParam(), "later"}, {"CROSSOVER_JOB=guest"});
     end_well(guest);
     EXPECT_EQ(guest.out(), bare.out());
+    end_well(*peer);
+}
+
+// So late that the library does not wait for it: the thread comes back to a gate that has ended.
+TEST_P(GuestVanish, ContextsEndUnderThreadsThatAreLateInTheDriver) {
+    const auto peer = busy_peer();
+    Guest guest({"vanish", GetParam(), "first"}, {"CROSSOVER_JOB=guest", "SIMGPU_LAUNCH=late"});
+    end_well(guest);
+    EXPECT_EQ(guest.out(), "value 1\n");
     end_well(*peer);
 }
 

@@ -258,9 +258,11 @@ int threads(int, char** arguments) {
 }
 
 // Contexts vanish under threads that launch: "destroy" one of its own, "reset" or "release" the
-// primary one. The driver may refuse what comes too late; afterwards another context works.
+// primary one; "later", when each has launched, or "first", when they may not have done so yet. The
+// driver may refuse what comes too late; afterwards another context works.
 int vanish(int, char** arguments) {
     const std::string how = arguments[0];
+    const bool first = std::string(arguments[1]) == "first";
     CUcontext context = nullptr;
     for (int round = 0; round < 3; ++round) {
         if (how == "destroy") {
@@ -278,13 +280,16 @@ int vanish(int, char** arguments) {
                 if (cuCtxSetCurrent(context) != CUDA_SUCCESS) {
                     return;
                 }
-                running.fetch_add(add(nullptr, at, 20) == CUDA_SUCCESS ? 1 : 0);
+                running.fetch_add(first || add(nullptr, at, 20) == CUDA_SUCCESS ? 1 : 0);
                 while (!stop.load() && add(nullptr, at, 20) == CUDA_SUCCESS) {
                 }
             });
         }
         while (running.load() < 4) {
             std::this_thread::yield();
+        }
+        if (first) {
+            ::usleep(100'000);
         }
         if (how == "destroy") {
             need(cuCtxDestroy(context), "cuCtxDestroy");
@@ -380,7 +385,7 @@ constexpr Command kCommands[] = {
     {"forks", 1, forks},
     {"ends", 1, ends},
     {"threads", 1, threads},
-    {"vanish", 1, vanish},
+    {"vanish", 2, vanish},
     {"contexts", 0, contexts},
     {"snapshot", 0, snapshot},
     {"as_nobody", 1, as_nobody},

@@ -239,6 +239,7 @@ namespace {
 
 CUresult launch_kernel(CUfunction handle, DefaultStream meaning, CUstream stream_handle,
                        const Launch& launch, void** values, void** extra) {
+    const LaunchReturn at_the_end;
     Work work;
     if (const CUresult rc = adopt_collective(handle, values, extra, &work); rc != CUDA_SUCCESS)
         return rc;

@@ -66,6 +66,14 @@ CUresult check_legacy_implicit(Driver& d, CUstream stream);
 // afterwards.
 CUresult wait_for_room(Driver& d, CUstream stream, std::unique_lock<std::mutex>& lock);
 
+// In a call that launches a kernel, before it takes the lock: the call returns late
+// (SIMGPU_LAUNCH).
+struct LaunchReturn {
+    LaunchReturn() = default;
+    LaunchReturn(const LaunchReturn&) = delete;
+    LaunchReturn& operator=(const LaunchReturn&) = delete;
+    ~LaunchReturn();
+};
 // Whether streams can wait for values in memory and write them (SIMGPU_STREAM_MEM_OPS).
 bool has_stream_memory_operations();
 
