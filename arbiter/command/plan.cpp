@@ -274,9 +274,8 @@ int plan_command(Arguments arguments) {
                "of what is drawn: jitter, lateness; default 1");
     add_number(app, "--handover-us", options.handover_us, 0, 1'000'000,
                "from one job's last compute to the next one's first; default 300");
-    add_number(
-        app, "--late-us", options.late_us, 0, 1'000'000,
-        "from the end of its collectives until a rank asks for a turn, at most; default 2000");
+    add_number(app, "--late-us", options.late_us, 0, 1'000'000,
+               "from the end of an iteration until a rank asks for a turn, at most; default 2000");
     add_number(app, "--min-window-us", options.min_window_us, 0, 1'000'000,
                "CROSSOVER_MIN_WINDOW_US of the jobs; default 300");
     app.add_option("--json", options.json, "file for all figures as JSON")->type_name("FILE");

@@ -388,7 +388,7 @@ class Simulation {
             if (rank.behind && rank.piece < job.pieces.size() &&
                 job.ended >= job.needed[rank.piece - 1]) {
                 rank.behind = false;
-                push(now_ + lateness_ns(), Kind::kBegin, device, index, 0);
+                push(now_, Kind::kBegin, device, index, 0);
             }
         }
         end_iteration_if_through(index);
@@ -410,7 +410,7 @@ class Simulation {
         }
     }
 
-    // Of a rank whose collectives have ended. Alone it is part of what was taken for compute.
+    // Of a rank between two iterations. Alone it is part of what was taken for compute.
     std::uint64_t lateness_ns() {
         if (!turns_ || jobs_.size() == 1 || setting_.late_ns == 0) {
             return 0;

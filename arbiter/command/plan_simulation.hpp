@@ -25,7 +25,7 @@ struct PlanSetting {
     // From the end of a job's compute on a device to the first compute of the next job there, in
     // ns: windows are seen late by some polls of the GPU, then a sleeping process is woken.
     std::uint64_t handover_ns = 300'000;
-    // From the end of its collectives until a rank asks for the turn, in ns: drawn evenly from 0 to
+    // From the end of an iteration until a rank asks for the turn, in ns: drawn evenly from 0 to
     // this. Its program ends a step and begins the next on processors that other jobs use, too. It
     // hardly lengthens a period, but decides who comes first where two jobs come back together.
     std::uint64_t late_ns = 2'000'000;
