@@ -260,8 +260,9 @@ def missed_aims(found):
             if against_mps < AIM_AGAINST_MPS:
                 missed.append(f"{gate}{name}: {against_mps:.3f} of uncoordinated MPS, aim {AIM_AGAINST_MPS}")
     for name, cell in counted.items():
-        if abs(cell.get("prediction_error", 0)) > AIM_PREDICTION:
-            missed.append(f"plan of {name}: off by {100 * cell['prediction_error']:+.1f} %, aim {100 * AIM_PREDICTION:.0f} %")
+        error = cell.get("prediction_error", 0)
+        if abs(error) > AIM_PREDICTION:
+            missed.append(f"plan of {name}: off by {100 * error:+.1f} %, aim {100 * AIM_PREDICTION:.0f} %")
     return missed
 
 
