@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
-from svg import INK, LIMIT, MUTED, OTHER, OURS, page, text
+from svg import LIMIT, MUTED, OTHER, OURS, page, text
 
 LABELS = {
     "serial": "one after the other",

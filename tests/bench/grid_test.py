@@ -16,7 +16,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "scripts" / "lib"))
 
 import grid_figures as figures
-from grid_cells import CENTRE, RATIOS, AskedJob, Cell, all_cells, job_of_ratio
+from grid_cells import CENTRE, RATIOS, AskedJob, Cell, all_cells
 from grid_figures import Alone, Outcome, Shared
 from heat_map import colour, heat_map
 from intervals import Phases, iteration_ends, mean_period, most_inside, unfilled

@@ -10,8 +10,10 @@ failed=0
 
 expect_right() {
     local said
-    said=$(LD_PRELOAD=$runtime:$library CROSSOVER_JOB=guest "$guest" "${@:2}" 2>&1)
-    [ $? = 0 ] && [ "$said" = "$1" ] || { echo "${*:2}: '$said' instead of '$1'"; failed=1; }
+    if ! said=$(LD_PRELOAD=$runtime:$library CROSSOVER_JOB=guest "$guest" "${@:2}" 2>&1) || [ "$said" != "$1" ]; then
+        echo "${*:2}: '$said' instead of '$1'"
+        failed=1
+    fi
 }
 
 expect_right "value 20" steps 20
@@ -21,6 +23,7 @@ read -r ready <&"${peer[0]}"
 expect_right "value 20" steps 20
 expect_right "value 160" threads 8
 expect_right "bad 0, result right" forks 25
-exec {peer[1]}>&-
+to_peer=${peer[1]}
+exec {to_peer}>&-
 wait
 exit $failed

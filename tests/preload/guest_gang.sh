@@ -31,7 +31,7 @@ for first in a0 a1 b0 b1; do for second in a0 a1 b0 b1; do for third in a0 a1 b0
         job=${each:0:1} number=${each:1}
         device=$number seed=1
         [ "$job" = a ] || { device=$((1 - number)); seed=2; }
-        LD_PRELOAD=$library CROSSOVER_JOB=$job rank "$run" "$job" "$number" $device $seed &
+        LD_PRELOAD=$library CROSSOVER_JOB=$job rank "$run" "$job" "$number" "$device" "$seed" &
         sleep 0.02
     done
     wait
