@@ -4,45 +4,33 @@ Polls from a thread while the job runs; changes nothing about the job."""
 
 import json
 import subprocess
-import threading
 import time
 
 from intervals import Phases
+from sampling import Sampler
 
-POLL_S = 0.1
 
-
-class Observer:
-    """A context manager around a job's run; phases() afterwards."""
+class Observer(Sampler):
+    """Around a job's run; phases() afterwards."""
 
     def __init__(self, machine):
+        super().__init__()
         self.machine = machine
         self.samples = {}  # pid -> [(seconds, exposed_ms, communicated_ms)]
         self.error = None
-        self.done = threading.Event()
-        self.thread = threading.Thread(target=self.poll, daemon=True)
 
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.done.set()
-        self.thread.join()
-
-    def poll(self):
+    def sample(self):
         command = [str(self.machine.build.crossover), "status", "--json", "--dir", str(self.machine.shared_folder)]
-        while not self.done.wait(POLL_S):
-            done = subprocess.run(command, env=self.machine.environment(), capture_output=True, text=True, timeout=30,
-                                  check=False)
-            now = time.monotonic()
-            try:
-                for device in json.loads(done.stdout)["devices"]:
-                    for client in device["clients"]:
-                        row = (now, client["exposed_ms"], client["communicated_ms"])
-                        self.samples.setdefault(client["pid"], []).append(row)
-            except (ValueError, KeyError, TypeError):
-                self.error = f"crossover status ended with {done.returncode}: {done.stderr.strip()}"
+        done = subprocess.run(command, env=self.machine.environment(), capture_output=True, text=True, timeout=30,
+                              check=False)
+        now = time.monotonic()
+        try:
+            for device in json.loads(done.stdout)["devices"]:
+                for client in device["clients"]:
+                    row = (now, client["exposed_ms"], client["communicated_ms"])
+                    self.samples.setdefault(client["pid"], []).append(row)
+        except (ValueError, KeyError, TypeError):
+            self.error = f"crossover status ended with {done.returncode}: {done.stderr.strip()}"
 
     def phases(self, pids, window_ns, iteration_ms):
         """Mean C, M and E per iteration over the processes, from the samples inside the window; ValueError if too few."""

@@ -11,7 +11,6 @@ import math
 import statistics
 import subprocess
 import sys
-import threading
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "lib"))
 
 from job import Job, JobError, Workload
 from machine import Build, MachineError, Parser, VirtualMachine, at_least, fail, monotonic_ns
+from sampling import Sampler
 from solo import describe, iteration_times
 from windows import add_up, as_shown, judge, read_events, read_operations, read_shown, true_windows
 
@@ -33,7 +33,6 @@ BOUND_PART, BOUND_P50_US, BOUND_P99_US = 0.99, 200, 1000
 # ratio, and what the calls of an iteration took more, as a part of it.
 BOUND_SLOWER, BOUND_CALLS = 1.02, 0.001
 T_95 = {3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36}  # Student's, two-sided, by the number of values
-COST_POLL_S = 0.2
 START_S = 3  # from the start of two jobs to their first iterations, which are to be at one time
 # Patterns that are about their number of processes, or of devices.
 UNSEEN = {"graph_all"}  # whose windows cannot be seen (docs/windows.md): false opens alone are judged
@@ -79,21 +78,14 @@ def known_patterns(build, options):
     return {row.name: row for row in rows}
 
 
-class WatcherCost:
-    """CPU time of the library's watcher threads, sampled while they run: a context manager, then rate()."""
+class WatcherCost(Sampler):
+    """CPU time of the library's watcher threads while they run; rate() afterwards."""
+
+    period_s = 0.2
 
     def __init__(self, pids):
+        super().__init__()
         self.samples = {pid: [] for pid in pids}
-        self.done = threading.Event()
-        self.thread = threading.Thread(target=self.poll, daemon=True)
-
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.done.set()
-        self.thread.join()
 
     @staticmethod
     def used_ns(pid):
@@ -107,11 +99,10 @@ class WatcherCost:
             return None  # the process ends
         return total if found else None
 
-    def poll(self):
-        while not self.done.wait(COST_POLL_S):
-            for pid, row in self.samples.items():
-                if (used := self.used_ns(pid)) is not None:
-                    row.append((monotonic_ns(), used))
+    def sample(self):
+        for pid, row in self.samples.items():
+            if (used := self.used_ns(pid)) is not None:
+                row.append((monotonic_ns(), used))
 
     def rate(self, pids, span):
         """CPU seconds a second of one process's watchers, mean over the processes; NaN where too few samples are."""

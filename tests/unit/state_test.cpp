@@ -5,50 +5,24 @@
 
 #include <gtest/gtest.h>
 
-#include <memory>
-
 #include "arbiter/policy.hpp"
-#include "tests/unit/state_invariants.hpp"
+#include "tests/unit/state_fixture.hpp"
 
 namespace crossover {
 namespace {
 
 constexpr std::uint64_t kMs = 1'000'000;
 
-class StateTest : public testing::Test {
+class StateTest : public StateFixture {
   protected:
     std::uint32_t attach(std::uint64_t key, std::uint64_t fixed_lease_ns = 0,
                          std::uint32_t weight = 0) {
-        const std::uint32_t slot = next_slot_++;
         Joining joining;
         joining.job_key = key;
-        joining.job_name = "job";
-        joining.pid = 100 + slot;
         joining.fixed_lease_ns = fixed_lease_ns;
         joining.weight = weight;
-        EXPECT_EQ(attach_client(*segment_, slot, joining, now_, fresh()), Status::kOk);
-        expect_invariants(*segment_);
-        return slot;
+        return join(joining);
     }
-    bool ask(std::uint32_t slot) {
-        const bool granted = request(*segment_, slot, now_, fresh());
-        expect_invariants(*segment_);
-        return granted;
-    }
-    void give_back(std::uint32_t slot) {
-        release(*segment_, slot, now_, fresh());
-        expect_invariants(*segment_);
-    }
-    bool claims(std::uint32_t slot) const { return segment_->clients[slot].claims.load() != 0; }
-    const JobSlot& job_of(std::uint32_t slot) const {
-        return segment_->jobs[segment_->clients[slot].job];
-    }
-    Wakes& fresh() { return wakes_ = Wakes{}; }
-
-    std::unique_ptr<Segment> segment_ = make_segment();
-    Wakes wakes_;
-    std::uint64_t now_ = 1'000 * kMs;
-    std::uint32_t next_slot_ = 0;
 };
 
 TEST_F(StateTest, AloneAJobHasTheTurnAtOnceAndWithoutLease) {

@@ -10,7 +10,7 @@
 
 #include "arbiter/policy.hpp"
 #include "arbiter/state.hpp"
-#include "tests/unit/state_invariants.hpp"
+#include "tests/unit/state_fixture.hpp"
 
 namespace crossover {
 namespace {
@@ -18,32 +18,17 @@ namespace {
 constexpr std::uint64_t kMs = 1'000'000;
 constexpr std::int64_t kMsDebt = 1'000'000;
 
-class StateWeights : public testing::Test {
+class StateWeights : public StateFixture {
   protected:
     std::uint32_t attach(std::uint64_t key, std::uint32_t weight,
                          std::uint64_t fixed_lease_ns = 0) {
-        const std::uint32_t slot = next_slot_++;
         Joining joining;
         joining.job_key = key;
         joining.weight = weight;
         joining.fixed_lease_ns = fixed_lease_ns;
-        EXPECT_EQ(attach_client(*segment_, slot, joining, now_, fresh()), Status::kOk);
-        expect_invariants(*segment_);
-        return slot;
+        return join(joining);
     }
-    bool ask(std::uint32_t slot) {
-        const bool granted = request(*segment_, slot, now_, fresh());
-        expect_invariants(*segment_);
-        return granted;
-    }
-    void give_back(std::uint32_t slot) {
-        release(*segment_, slot, now_, fresh());
-        expect_invariants(*segment_);
-    }
-    bool claims(std::uint32_t slot) const { return segment_->clients[slot].claims.load() != 0; }
-    JobSlot& job_of(std::uint32_t slot) { return segment_->jobs[segment_->clients[slot].job]; }
     std::int64_t debt(std::uint32_t slot) { return job_of(slot).debt_ns; }
-    Wakes& fresh() { return wakes_ = Wakes{}; }
 
     // b holds for 40 ms and a for 10 ms; a waits and b is 30 ms ahead of it.
     void make_debt(std::uint32_t a, std::uint32_t b) {
@@ -54,11 +39,6 @@ class StateWeights : public testing::Test {
         EXPECT_TRUE(claims(a));
         now_ += 10 * kMs;
     }
-
-    std::unique_ptr<Segment> segment_ = make_segment();
-    Wakes wakes_;
-    std::uint64_t now_ = 1'000 * kMs;
-    std::uint32_t next_slot_ = 0;
 };
 
 TEST_F(StateWeights, TheNewestClientsWeightCounts) {
