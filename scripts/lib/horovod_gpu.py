@@ -11,7 +11,9 @@ import tempfile
 from pathlib import Path
 
 import vendor
+import virtual_runtime
 from machine import Build, VirtualMachine
+from virtual_runtime import REFUSED, symbols
 
 TESTS = vendor.REPOSITORY / "tests" / "launchers"
 PROGRAM = TESTS / "horovod_collectives.py"
@@ -24,21 +26,6 @@ STATIC = ("libnccl_static_sim.a", "libcudart_static_sim.a")
 LIMIT_S = 200
 # What the program's collectives have to arrive at.
 COLLECTIVES = {"ncclAllReduce", "ncclAllGather", "ncclBroadcast", "ncclReduceScatter", "ncclSend", "ncclRecv"}
-
-
-def symbols(library, *options):
-    listing = subprocess.run(["nm", "-D", *options, str(library)], capture_output=True, text=True, check=False).stdout
-    rows = [line.split() for line in listing.splitlines()]
-    return {(row[-1].split("@")[0], row[-2]) for row in rows if len(row) > 1}
-
-
-def names(library, *options):
-    return {name for name, _ in symbols(library, *options)}
-
-
-def needed(library):
-    listing = subprocess.run(["readelf", "-d", str(library)], capture_output=True, text=True, check=True).stdout
-    return re.findall(r"\(NEEDED\).*\[([^\]]*)\]", listing)
 
 
 class VirtualGpu:
@@ -63,28 +50,18 @@ class VirtualGpu:
 
     def missing(self):
         """What is not here; empty where nothing is."""
-        wanted = [name for name in needed(self.horovod) if re.match(r"lib(cudart|nccl)\.so", name)]
-        if len(wanted) < 2:
+        self.runtime = virtual_runtime.stand_ins(self.build, self.horovod)
+        if len(self.runtime) < 2:
             return "a Horovod with NCCL operations (a CUDA toolkit when it is built)"
-        if shutil.which("cc") is None:
-            return "cc (apt-get install gcc)"
-        for path in (*(self.libraries / name for name in (*wanted, *STATIC)), self.observer):
+        for path in (*(self.libraries / name for name in STATIC), self.observer):
             if not path.exists():
-                return f"{path} (build the targets simgpu_server, simgpu_nccl, nccl_static_sim and recorder_observer)"
-        self.runtime = [self.libraries / name for name in wanted]
-        return ""
+                return f"{path} (build the targets nccl_static_sim and recorder_observer)"
+        return virtual_runtime.missing(self.build, self.horovod)
 
     def make_rest(self):
-        """A library with what PyTorch refers to and the virtual runtime and NCCL lack: functions that refuse."""
-        have = set().union(*(names(path, "--defined-only") for path in self.runtime))
-        torch = next(vendor.framework_folder().glob("lib/python*/site-packages/torch"))
-        wanted = set()
-        for path in (self.horovod, *torch.glob("lib/*.so*"), *torch.glob("_C*.so")):
-            wanted |= {name for name in names(path, "--undefined-only") if re.match(r"p?nccl[A-Z]|cuda[A-Z]", name)}
-        source, library = self.scratch / "rest.c", self.scratch / "librest.so"
-        refused = 'int {0}(void) {{ fprintf(stderr, "refused: {0}\\n"); return 801; }}\n'
-        source.write_text("#include <stdio.h>\n" + "".join(map(refused.format, sorted(wanted - have))))
-        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+        """What PyTorch and Horovod refer to and the virtual runtime and NCCL lack."""
+        library = self.scratch / "librest.so"
+        virtual_runtime.make_rest(self.runtime, [self.horovod, *virtual_runtime.torch_libraries()], library)
         self.runtime.append(library)
 
     def link_statically(self):
@@ -126,7 +103,7 @@ class VirtualGpu:
             process.kill()
             process.communicate()
             raise
-        if process.returncode or "refused:" in errors:
+        if process.returncode or REFUSED in errors:
             raise RuntimeError(f"exit status {process.returncode}: {(out + errors)[-2000:]}")
         self.said = out + errors
         return sorted(LINE.findall(out))

@@ -11,14 +11,16 @@ import math
 import statistics
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "lib"))
 
+import frameworks
 from job import Job, JobError, Workload
 from machine import Build, MachineError, Parser, VirtualMachine, at_least, fail, monotonic_ns
+from recording import recorded_events
 from sampling import Sampler
 from solo import describe, iteration_times
 from windows import add_up, as_shown, judge, read_events, read_operations, read_shown, true_windows
@@ -53,7 +55,8 @@ class Pattern:
 
 
 def known_patterns(build, options):
-    """All ways of training, by name: settings of dp_train and hvd_train, and whatever `patterns --list` names."""
+    """All ways of training, by name: settings of dp_train and hvd_train, whatever `patterns --list` names, and released
+    frameworks where they are here."""
     folder = build.folder / "tests" / "workloads"
     usual = Workload(options.compute_ms, options.comm_mb, options.iterations)
     library = ("--library", str(folder / "horovod_like" / "libhvd_shared.so"))
@@ -75,6 +78,9 @@ def known_patterns(build, options):
         for name in (line.split()[0] for line in done.stdout.splitlines() if line.split()):
             asked = replace(usual, buckets=4, ranks=ONE_PROCESS.get(name, 2), extra=("--pattern", name))
             rows.append(Pattern(name, program, asked, ONE_DEVICE.get(name, 2)))
+    released, _ = frameworks.programs(build)
+    for name, each in released.items():
+        rows.append(Pattern(f"released: {name}", each.path, replace(usual, buckets=4, extra=each.arguments)))
     return {row.name: row for row in rows}
 
 
@@ -114,30 +120,13 @@ class WatcherCost(Sampler):
         return statistics.mean(rates) if rates else math.nan
 
 
-@contextmanager
-def recorded_events(build, machine):
-    """Gives a list that holds the lines of windows_events at the end."""
-    lines = []
-    with open(machine.folder / "events.jsonl", "w+", encoding="utf-8") as out:
-        command = [build.folder / "tests" / "bench" / "windows_events", machine.shared_folder]
-        recorder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.PIPE)
-        try:
-            yield lines
-        finally:
-            _, said = recorder.communicate(timeout=60)
-        if recorder.returncode:
-            raise MachineError(f"windows_events ended with {recorder.returncode}: {said.decode().strip()}")
-        out.seek(0)
-        lines.extend(out)
-
-
 def run(build, pattern, asked, names, keep=None, **variables):
     """The jobs side by side under the library: (results, Verdict of all, watcher's rate)."""
     with pattern.machine(build, keep) as machine:
         environment = machine.environment(preload=True, CROSSOVER_MIN_WINDOW_US=str(LEAST_WINDOW_US), SIMGPU_SHOWN="1",
                                           **variables)
         with ExitStack() as stack:
-            lines = stack.enter_context(recorded_events(build, machine))
+            lines = stack.enter_context(recorded_events(build, machine.shared_folder))
             start_at = monotonic_ns() + START_S * 1_000_000_000 if len(names) > 1 else None
             jobs = [stack.enter_context(Job(name, pattern.program, asked, environment, machine.folder, start_at))
                     for name in names]

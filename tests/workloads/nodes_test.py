@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import unittest
-from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ sys.path.insert(0, str(REPOSITORY / "scripts" / "lib"))
 
 from job import Job, Workload
 from machine import Build, VirtualMachine, monotonic_ns, namespaces, node_environment, node_prefix
+from recording import grants, recorded_events
 from windows import read_events
 
 NODES, DEVICES = 2, 2
@@ -45,35 +45,26 @@ class Nodes(unittest.TestCase):
         with VirtualMachine(self.build, OPTIONS) as machine, ExitStack() as stack:
             return self.start(stack, machine, "alone", WORKLOAD, False).wait(LIMIT_S)
 
-    def recorder(self, stack, machine, node):
-        folder = node_environment(machine, node, DEVICES)["CROSSOVER_DIR"]
-        out = stack.enter_context(open(machine.folder / f"events{node}", "w+", encoding="utf-8"))
-        command = [self.build.folder / "tests" / "bench" / "windows_events", folder]
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out), out
-
     def test_two_jobs_over_two_machines_cross_over(self):
         alone = self.alone()
         workload = replace(WORKLOAD, burn_per_ms=alone.burn_per_ms)
         with VirtualMachine(self.build, OPTIONS) as machine, ExitStack() as stack:
-            recorders = [self.recorder(stack, machine, node) for node in range(NODES)]
-            start_at = monotonic_ns() + 3_000_000_000
-            jobs = [self.start(stack, machine, name, workload, True, start_at) for name in ("A", "B")]
-            results = [job.wait(LIMIT_S) for job in jobs]
-            grants = Counter()
-            for node, (recorder, out) in enumerate(recorders):
-                recorder.communicate(timeout=60)
-                self.assertEqual(recorder.returncode, 0)
-                out.seek(0)
-                rows = [json.loads(line) for line in out]
-                read_events(json.dumps(row) for row in rows)  # whole
-                grants.update((node, row["ordinal"], row["job"]) for row in rows if row.get("kind") == "grant")
+            folders = [node_environment(machine, node, DEVICES)["CROSSOVER_DIR"] for node in range(NODES)]
+            with ExitStack() as recorders:
+                recorded = [recorders.enter_context(recorded_events(self.build, folder)) for folder in folders]
+                start_at = monotonic_ns() + 3_000_000_000
+                jobs = [self.start(stack, machine, name, workload, True, start_at) for name in ("A", "B")]
+                results = [job.wait(LIMIT_S) for job in jobs]
+        for lines in recorded:
+            read_events(lines)  # whole
+        counts = {(node, *key): count for node, lines in enumerate(recorded) for key, count in grants(lines).items()}
         for result in results:
             self.assertEqual(result.losses, alone.losses)
         # On each device of each machine the same two jobs had turns, by the keys that they go by.
-        jobs = {job for _, _, job in grants}
-        self.assertEqual(len(jobs), 2, grants)
+        jobs = {job for _, _, job in counts}
+        self.assertEqual(len(jobs), 2, counts)
         expected = {(node, device, job) for node in range(NODES) for device in range(DEVICES) for job in jobs}
-        self.assertEqual({key for key, count in grants.items() if count >= 5}, expected, grants)
+        self.assertEqual({key for key, count in counts.items() if count >= 5}, expected, counts)
 
     def test_a_machine_sees_its_own_devices_name_and_memory(self):
         script = 'echo "$NODE_RANK/$NNODES $(hostname) $CUDA_VISIBLE_DEVICES $(ls /dev/shm | wc -l)"; touch /dev/shm/x'
