@@ -3,7 +3,6 @@
 
 import json
 import subprocess
-import tempfile
 from collections import Counter
 from contextlib import contextmanager
 
@@ -11,10 +10,10 @@ from machine import MachineError
 
 
 @contextmanager
-def recorded_events(build, folder):
-    """Gives a list that holds the lines of windows_events about a shared folder at the end."""
+def recorded_events(build, folder, path):
+    """Gives a list that holds the lines of windows_events about a shared folder at the end, as does the file `path`."""
     lines = []
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as out:
+    with open(path, "w+", encoding="utf-8") as out:
         recorder = subprocess.Popen([build.folder / "tests" / "bench" / "windows_events", folder],
                                     stdin=subprocess.PIPE, stdout=out, stderr=subprocess.PIPE)
         try:

@@ -369,12 +369,16 @@ std::uint64_t DeviceGate::begin_collective(Stream& stream, const CollectiveCall&
 }
 
 void DeviceGate::end_collective(Stream& stream, std::uint64_t number, bool launched) noexcept {
-    inference_.after_collective(stream, number, launched);
+    inference_.after_collective(stream, number, launched, traffic_.sum().launching != 0);
     if (number != 0 && launched && begin_use()) {
         client_->record(EventKind::kCollectiveBegin, number, monotonic_ns());
         wake_watcher();
         end_use();
     }
+}
+
+void DeviceGate::end_wait(Stream& stream, std::uint64_t number) noexcept {
+    inference_.after_wait(stream, number, traffic_.sum().launching != 0);
 }
 
 // ------------------------------------------------------------------------------------------ start

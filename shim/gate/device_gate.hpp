@@ -60,6 +60,8 @@ class DeviceGate {
     std::uint64_t begin_collective(Stream& stream, const CollectiveCall& call,
                                    bool computes) noexcept;
     void end_collective(Stream& stream, std::uint64_t number, bool launched) noexcept;
+    // After the driver has put the stream behind a collective.
+    void end_wait(Stream& stream, std::uint64_t number) noexcept;
 
     // Every waiting thread passes, and none waits until allow().
     void let_go() noexcept;
@@ -232,6 +234,7 @@ class DeviceGate {
     std::uint64_t in_flight_seen_ = 0;
     std::uint64_t window_number_ = 0;  // newest collective of the open window, 0 = none open
     std::uint64_t window_since_ = 0;
+    std::uint64_t window_length_ = 0;  // expected when it opened
     std::uint64_t window_launches_ = 0;
     std::uint64_t turn_began_ =
         0;                     // first launch seen since the last window or idle time, 0 = none yet

@@ -164,14 +164,22 @@ void event_recorded(StreamHandle handle, std::uintptr_t event) noexcept {
     }
 }
 
-void before_stream_wait(StreamHandle handle, std::uintptr_t event) noexcept {
+StreamWait begin_stream_wait(StreamHandle handle, std::uintptr_t event) noexcept {
     Process* state = active_process();
     if (state != nullptr && is_capturing(*state, handle)) {
-        return;
+        return {};
     }
     const StreamEntry* entry = state == nullptr ? nullptr : entry_of(*state, handle);
-    if (entry != nullptr) {
-        entry->gate->inference().before_wait(*entry->stream, event);
+    if (entry == nullptr) {
+        return {};
+    }
+    return {entry->gate, entry->stream,
+            entry->gate->inference().before_wait(*entry->stream, event)};
+}
+
+void end_stream_wait(const StreamWait& wait) noexcept {
+    if (wait.collective != 0) {
+        wait.gate->end_wait(*wait.stream, wait.collective);
     }
 }
 

@@ -61,7 +61,14 @@ void end_launch(const Launch& launch, bool launched) noexcept;
 
 void event_recorded(StreamHandle stream, std::uintptr_t event) noexcept;
 void event_destroyed(std::uintptr_t event) noexcept;
-void before_stream_wait(StreamHandle stream, std::uintptr_t event) noexcept;
+// Around the driver's putting a stream behind an event.
+struct StreamWait {
+    DeviceGate* gate = nullptr;
+    Stream* stream = nullptr;
+    std::uint64_t collective = 0;  // that it is put behind; 0: none, or not followed
+};
+StreamWait begin_stream_wait(StreamHandle stream, std::uintptr_t event) noexcept;
+void end_stream_wait(const StreamWait& wait) noexcept;
 void stream_destroyed(std::uintptr_t stream) noexcept;  // before the driver destroys it
 
 // While it lives, nothing of ours is recorded on any stream, so that a stream cannot begin to

@@ -48,8 +48,8 @@ static_assert(sizeof(Scheduling) == 48);
 // The calling thread, one of ours that runs for some microseconds at a time, is woken when it asked
 // to be, and has a processor soon, although others compute: no timer slack, and the shortest slice
 // that the scheduler gives. Since Linux 6.12 the slice that an ordinary thread asks for decides
-// whom it may interrupt when it wakes, not its share (kernel/sched/fair.c, sched_attr.sched_runtime);
-// an older kernel takes no notice of it.
+// whom it may interrupt when it wakes, not its share (kernel/sched/fair.c,
+// sched_attr.sched_runtime); an older kernel takes no notice of it.
 inline void be_prompt() noexcept {
     constexpr std::uint64_t kShortestSliceNs = 100'000;
     ::prctl(PR_SET_NAME, "crossover");

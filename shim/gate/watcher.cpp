@@ -187,7 +187,7 @@ std::uint64_t DeviceGate::poll_pause(std::uint64_t now) noexcept {
     PhaseUnderWay phase{.now = now, .changed_at = changed_at_, .began = turn_began_};
     if (window_number_ != 0) {
         phase.began = window_since_;
-        phase.length = inference_.expected_window_ns(window_number_).value_or(0);
+        phase.length = window_length_;
         phase.spread = 2 * inference_.window_deviation_ns(window_number_);
         phase.reliable = phase.spread <= phase.length / 8;
     } else if (turn_began_ != 0) {
@@ -296,6 +296,7 @@ void DeviceGate::follow_window(std::uint64_t now, std::uint64_t in_flight) noexc
         }
         window_number_ = number;
         window_since_ = changed_at_ = now;
+        window_length_ = inference_.expected_window_ns(number).value_or(0);
         window_launches_ = launches_seen_;
         if (not_drained_at_ != 0) {
             hand_over_.seen_open(now - not_drained_at_);

@@ -117,11 +117,14 @@ CUresult stream_wait(decltype(&cuStreamWaitEvent) real, bool per_thread, CUstrea
     if (real == nullptr) {
         return CUDA_ERROR_NOT_FOUND;
     }
-    if (followed()) {
-        crossover::before_stream_wait(handle_of(stream, per_thread),
-                                      reinterpret_cast<std::uintptr_t>(event));
+    if (!followed()) {
+        return real(stream, event, flags);
     }
-    return real(stream, event, flags);
+    const crossover::StreamWait wait = crossover::begin_stream_wait(
+        handle_of(stream, per_thread), reinterpret_cast<std::uintptr_t>(event));
+    const CUresult result = real(stream, event, flags);
+    crossover::end_stream_wait(wait);
+    return result;
 }
 
 // The pointer that a look-up gave, replaced where it is a function we wrap.

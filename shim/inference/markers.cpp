@@ -84,7 +84,7 @@ void WindowInference::attach_mark(Collective& collective, const Stream& stream,
         if (held.stream == &stream || held.marker == nullptr) {
             ++stream.marker->references;
             drop_marker(held.marker);
-            held = {&stream, stream.marker, before};
+            held = {&stream, stream.marker, stream.marked, before};
             return;
         }
     }

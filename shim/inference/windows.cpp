@@ -117,21 +117,45 @@ static std::optional<std::uint64_t> longer(std::optional<std::uint64_t> a,
     return a && b ? std::max(a, b) : a ? a : b;
 }
 
+// What a launch behind the collective waits for it alone. A place in the iteration that is new or
+// was seen but a few times (the first iterations that are followed, an order that varies) takes the
+// word of the same collective elsewhere.
+std::optional<std::uint64_t> WindowInference::predict_crossing(
+    const Collective& collective) const noexcept {
+    const auto here = contexts_.predict(collective.context_signature);
+    if (here && contexts_.sure(collective.context_signature)) {
+        return here;
+    }
+    return longer(here, crossings_.sure(collective.crossing_signature)
+                            ? crossings_.predict(collective.crossing_signature)
+                            : longer(crossings_.predict(collective.crossing_signature),
+                                     predict_window(collective)));
+}
+
+// Of a collective and the unfinished ones before it on its stream, one after the other: the last of
+// several may be short where those before it are not.
+template <typename Predict>
+std::optional<std::uint64_t> WindowInference::predict_until(std::uint64_t number,
+                                                            Predict predict) const noexcept {
+    std::optional<std::uint64_t> sum;
+    for (std::uint64_t each = std::min(oldest_in_flight_, number); each <= number; ++each) {
+        const Collective& collective = slot(each);
+        if (collective.number.load(std::memory_order_relaxed) == each && !finished(each) &&
+            collective.stream == slot(number).stream) {
+            if (const auto own = (this->*predict)(collective)) {
+                sum = sum.value_or(0) + *own;
+            }
+        }
+    }
+    return sum;
+}
+
 bool WindowInference::crossing_pays(Stream& stream, std::uint64_t number,
                                     std::uint64_t min_window_ns) noexcept {
     const std::lock_guard<std::mutex> guard(mutex_);
     const Collective& collective = slot(number);
     if (collective.number.load(std::memory_order_relaxed) == number) {
-        // A place in the iteration that is new or was seen but a few times (the first iterations
-        // that are followed, an order that varies) takes the word of the same collective elsewhere.
-        auto expected = contexts_.predict(collective.context_signature);
-        if (!expected || !contexts_.sure(collective.context_signature)) {
-            const auto elsewhere = crossings_.sure(collective.crossing_signature)
-                                       ? crossings_.predict(collective.crossing_signature)
-                                       : longer(crossings_.predict(collective.crossing_signature),
-                                                predict_window(collective));
-            expected = longer(expected, elsewhere);
-        }
+        const auto expected = predict_until(number, &WindowInference::predict_crossing);
         if (expected ? *expected >= min_window_ns : collective.computes) {
             return true;
         }
@@ -201,8 +225,8 @@ std::uint64_t WindowInference::before_collective(Stream& stream, const Collectiv
     return number;
 }
 
-void WindowInference::after_collective(Stream& stream, std::uint64_t number,
-                                       bool launched) noexcept {
+void WindowInference::after_collective(Stream& stream, std::uint64_t number, bool launched,
+                                       bool launching) noexcept {
     if (number == 0) {
         return;
     }
@@ -213,6 +237,7 @@ void WindowInference::after_collective(Stream& stream, std::uint64_t number,
         retire(collective);
         return;
     }
+    doubt_order(collective, nullptr, launching);
     collective.state.store(State::kInFlight, std::memory_order_release);
     if (collective.computes) {
         computing_graphs_.fetch_add(1, std::memory_order_release);
@@ -244,10 +269,10 @@ void WindowInference::event_recorded(EventKey event, Stream& stream) noexcept {
 
 void WindowInference::event_destroyed(EventKey event) noexcept { events_.remove(event); }
 
-void WindowInference::before_wait(Stream& stream, EventKey event) noexcept {
+std::uint64_t WindowInference::before_wait(Stream& stream, EventKey event) noexcept {
     EventRecord* known = events_.find(event);
     if (known == nullptr) {
-        return;
+        return 0;
     }
     const std::uint64_t number = known->behind.load(std::memory_order_acquire);
     const StreamKey from = known->compute_stream.load(std::memory_order_acquire);
@@ -255,12 +280,12 @@ void WindowInference::before_wait(Stream& stream, EventKey event) noexcept {
     const bool puts_behind =
         number > stream.behind.load(std::memory_order_acquire) && !finished(number);
     if ((!joins || stream.joined_compute) && !puts_behind) {
-        return;
+        return 0;
     }
     const std::lock_guard<std::mutex> guard(mutex_);
     stream.joined_compute = stream.joined_compute || joins;
     if (!puts_behind || faulty()) {
-        return;
+        return 0;
     }
     if (!stream.communication.load(std::memory_order_relaxed) && !gpu_.capturing(stream.handle)) {
         if (stream.submitted.load(std::memory_order_acquire) != stream.marked) {
@@ -272,6 +297,28 @@ void WindowInference::before_wait(Stream& stream, EventKey event) noexcept {
         }
     }
     put_behind(stream, number);
+    return number;
+}
+
+void WindowInference::after_wait(Stream& stream, std::uint64_t number, bool launching) noexcept {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    Collective& collective = slot(number);
+    if (number != 0 && collective.number.load(std::memory_order_relaxed) == number) {
+        doubt_order(collective, &stream, launching);
+    }
+}
+
+// Launches on the stream (nullptr: on any) that its mark does not cover may have come before the
+// collective, or the wait for it.
+void WindowInference::doubt_order(Collective& collective, const Stream* stream,
+                                  bool launching) noexcept {
+    for (Collective::Mark& held : collective.marks) {
+        if (held.before && held.stream != nullptr && (stream == nullptr || held.stream == stream) &&
+            (launching ||
+             held.stream->submitted.load(std::memory_order_acquire) != held.launches)) {
+            held.before = false;
+        }
+    }
 }
 
 // ------------------------------------------------------------------------------------------ the
@@ -415,7 +462,7 @@ std::optional<std::uint64_t> WindowInference::expected_window_ns(std::uint64_t n
     if (number == 0 || collective.number.load(std::memory_order_relaxed) != number) {
         return std::nullopt;
     }
-    return predict_window(collective);
+    return predict_until(number, &WindowInference::predict_window);
 }
 
 std::uint64_t WindowInference::window_deviation_ns(std::uint64_t number) noexcept {

@@ -163,9 +163,9 @@ class WindowInference {
     void compute_submitted(Stream& stream) noexcept {
         stream.submitted.fetch_add(1, std::memory_order_acq_rel);
     }
-    // Whether waiting for `number` is expected to pay (behind a graph that computes also while
-    // nothing is known of it); when not, the stream is marked as having
-    // passed it.
+    // Whether waiting for `number`, and for what runs before it on its stream, is expected to pay
+    // (behind a graph that computes also while nothing is known of it); when not, the stream is
+    // marked as having passed it.
     bool crossing_pays(Stream& stream, std::uint64_t number, std::uint64_t min_window_ns) noexcept;
     bool finished(std::uint64_t number) const noexcept {
         if (number == 0) {
@@ -184,11 +184,16 @@ class WindowInference {
     // nothing of it counts as a window; what comes behind it crosses at its end.
     std::uint64_t before_collective(Stream& stream, const CollectiveCall& call,
                                     bool computes = false) noexcept;
-    void after_collective(Stream& stream, std::uint64_t number, bool launched) noexcept;
+    // `launching`: other threads may launch just now.
+    void after_collective(Stream& stream, std::uint64_t number, bool launched,
+                          bool launching = false) noexcept;
     void event_recorded(EventKey event, Stream& stream) noexcept;
     void event_destroyed(EventKey event) noexcept;
-    // Before the driver puts the stream behind the event.
-    void before_wait(Stream& stream, EventKey event) noexcept;
+    // Around the driver's putting the stream behind the event. before_wait() gives the collective
+    // that it is thereby put behind, or 0. Of what other threads launch in between nobody knows
+    // whether it is behind, too.
+    std::uint64_t before_wait(Stream& stream, EventKey event) noexcept;
+    void after_wait(Stream& stream, std::uint64_t number, bool launching) noexcept;
 
     // --- the watcher
     // -------------------------------------------------------------------------------------------
@@ -215,8 +220,8 @@ class WindowInference {
     // Records markers on streams whose launches are not covered. True when every one could be
     // marked.
     bool mark_open_streams() noexcept;
-    // How long a window that is open now is expected to last in all, for this collective, or the
-    // newest one in flight.
+    // How long a window that is open now is expected to last, for this collective, or the newest
+    // one in flight, and those that run before it on its stream.
     std::optional<std::uint64_t> expected_window_ns(std::uint64_t number = 0) noexcept;
     // By how much earlier windows of this collective differed from that, on average.
     std::uint64_t window_deviation_ns(std::uint64_t number) noexcept;
@@ -256,8 +261,9 @@ class WindowInference {
         struct Mark {
             const Stream* stream = nullptr;
             Marker* marker = nullptr;
-            bool before =
-                false;  // what was launched on the stream since stands behind the collective
+            std::uint64_t launches = 0;  // of the stream, that the marker covers
+            // What was launched on the stream since stands behind the collective.
+            bool before = false;
         };
         std::array<Mark, kMaxMarkers> marks{};
     };
@@ -295,6 +301,7 @@ class WindowInference {
     std::uint64_t waits_for(const Stream& stream) noexcept;
     bool orphans_done() noexcept;
     void attach_mark(Collective& collective, const Stream& stream, bool before) noexcept;
+    static void doubt_order(Collective& collective, const Stream* stream, bool launching) noexcept;
     void drop_marker(Marker*& marker) noexcept;
     void retire(Collective& collective) noexcept;
     void note_crossing(Stream& stream, std::uint64_t number) noexcept;
@@ -304,6 +311,10 @@ class WindowInference {
     void drop_piece(PieceMarks& marks) noexcept;
     std::uint64_t measure_exposed(Collective& collective, std::uint64_t running_ns) noexcept;
     std::optional<std::uint64_t> predict_window(const Collective& collective) const noexcept;
+    std::optional<std::uint64_t> predict_crossing(const Collective& collective) const noexcept;
+    template <typename Predict>
+    std::optional<std::uint64_t> predict_until(std::uint64_t number,
+                                               Predict predict) const noexcept;
     bool marker_done(Marker& marker) noexcept;
     GpuEvent take_event() noexcept;
     void give_event(GpuEvent event) noexcept;

@@ -126,7 +126,7 @@ def run(build, pattern, asked, names, keep=None, **variables):
         environment = machine.environment(preload=True, CROSSOVER_MIN_WINDOW_US=str(LEAST_WINDOW_US), SIMGPU_SHOWN="1",
                                           **variables)
         with ExitStack() as stack:
-            lines = stack.enter_context(recorded_events(build, machine.shared_folder))
+            lines = stack.enter_context(recorded_events(build, machine.shared_folder, machine.folder / "events.jsonl"))
             start_at = monotonic_ns() + START_S * 1_000_000_000 if len(names) > 1 else None
             jobs = [stack.enter_context(Job(name, pattern.program, asked, environment, machine.folder, start_at))
                     for name in names]

@@ -205,7 +205,7 @@ TEST_F(Windows, AStreamOfGraphsThatComputeIsNoCommunicationStream) {
     EXPECT_FALSE(main.communication.load());
 }
 
-TEST_F(Windows, TheExpectedLengthIsThatOfTheCollectiveAskedFor) {
+TEST_F(Windows, TheExpectedLengthIsThatUntilTheEndOfTheCollectiveAskedFor) {
     Stream& comm = stream(kComm);
     collective(comm, 6 * kMs, 6000);
     collective(comm, 2 * kMs, 2000);
@@ -215,7 +215,35 @@ TEST_F(Windows, TheExpectedLengthIsThatOfTheCollectiveAskedFor) {
     const std::uint64_t longer = collective(comm, 6 * kMs, 6000);
     collective(comm, 2 * kMs, 2000);
     EXPECT_EQ(windows.expected_window_ns(longer), 6U * kMs);
+    EXPECT_EQ(windows.expected_window_ns(), 8U * kMs);
+    EXPECT_TRUE(finish_at(gpu.now + 6 * kMs));
     EXPECT_EQ(windows.expected_window_ns(), 2U * kMs);
+}
+
+// Fused gradients: what came last may be little, behind much that is exposed as well.
+TEST_F(Windows, AShortLastOfSeveralIsWaitedForWhereThoseBeforeItAreLong) {
+    Stream& main = stream(kMain);
+    Stream& comm = stream(kComm);
+    std::uint64_t last = 0;
+    for (int iteration = 0; iteration < 5; ++iteration) {
+        launch(main, kMs);
+        record(kReady, main);
+        wait(comm, kReady, main);
+        collective(comm, 5 * kMs, 5000);
+        last = collective(comm, kMs / 5, 200);
+        record(kDone, comm);
+        wait(main, kDone, comm);
+        EXPECT_EQ(windows.unfinished_behind(main), last);
+        if (iteration >= 3) {
+            EXPECT_TRUE(windows.crossing_pays(main, last, kMinWindow));
+            gpu.now = gpu.end_of(kComm) - kMs / 5;
+            EXPECT_TRUE(windows.poll_finished());
+            EXPECT_FALSE(windows.crossing_pays(main, last, kMinWindow)) << "the rest is short";
+        }
+        gpu.now = gpu.end_of(kComm);
+        while (windows.poll_finished()) {
+        }
+    }
 }
 
 TEST(WindowHistory, FollowsAChangeAndShrugsAtOneOddWindow) {

@@ -48,6 +48,56 @@ TEST_F(Windows, SideStreamCollectiveOpensAWindowFromDrainedToItsEnd) {
     EXPECT_EQ(launch(main, 0), 0U);
 }
 
+// As Horovod's asynchronous completion: a thread of its own puts the stream on which another
+// launches behind a collective.
+TEST_F(Windows, WhatIsLaunchedWhileAnotherThreadPutsItsStreamBehindIsBehindNothing) {
+    Stream& main = stream(kMain);
+    Stream& comm = stream(kComm);
+    launch(main, 10 * kMs);
+    record(kReady, main);
+    wait(comm, kReady, main);
+    const std::uint64_t number = collective(comm, 20 * kMs);
+    record(kDone, comm);
+    EXPECT_EQ(windows.before_wait(main, kDone), number);
+    launch(main, 5 * kMs);  // before the driver has the wait
+    gpu.join(kMain, kComm);
+    windows.after_wait(main, number, false);
+    gpu.now = 10 * kMs;
+    EXPECT_EQ(windows.newest_in_flight(), number);
+    EXPECT_EQ(windows.stands_behind(), 0U);
+    gpu.now = 16 * kMs;
+    EXPECT_EQ(windows.stands_behind(), 0U) << "nobody can tell that it is over";
+}
+
+TEST_F(Windows, ALaunchUnderWayWhileItsStreamIsPutBehindMayBeBehindNothing) {
+    Stream& main = stream(kMain);
+    Stream& comm = stream(kComm);
+    launch(main, 10 * kMs);
+    record(kReady, main);
+    wait(comm, kReady, main);
+    const std::uint64_t number = collective(comm, 20 * kMs);
+    record(kDone, comm);
+    wait(main, kDone, comm);
+    windows.after_wait(main, number, false);
+    gpu.now = 10 * kMs;
+    launch(main, 5 * kMs);
+    EXPECT_EQ(windows.stands_behind(), number);
+    windows.after_wait(main, number, true);
+    EXPECT_EQ(windows.stands_behind(), 0U);
+}
+
+// The collective is on the stream itself, or on one that the legacy default stream waits for.
+TEST_F(Windows, WhatIsLaunchedBesideACollectiveOnItsOwnStreamIsBehindNothing) {
+    Stream& main = stream(kMain);
+    launch(main, 10 * kMs);
+    const std::uint64_t number = windows.before_collective(main, {7, 1000, 1});
+    launch(main, 5 * kMs);
+    gpu.work(kMain, 20 * kMs);
+    windows.after_collective(main, number, true);
+    gpu.now = 10 * kMs;
+    EXPECT_EQ(windows.stands_behind(), 0U);
+}
+
 TEST_F(Windows, CollectiveOnTheComputeStreamPutsItsOwnNextLaunchBehind) {
     Stream& main = stream(kMain);
     launch(main, 10 * kMs);

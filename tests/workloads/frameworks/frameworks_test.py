@@ -29,7 +29,7 @@ def trained(build, program, workload, names, preload):
     """What rank 0 of each job reports, all that the ranks say, and the number of turns by (device, job)."""
     with VirtualMachine(build, OPTIONS) as machine:
         with ExitStack() as stack:
-            lines = stack.enter_context(recorded_events(build, machine.shared_folder))
+            lines = stack.enter_context(recorded_events(build, machine.shared_folder, machine.folder / "events.jsonl"))
             jobs = [stack.enter_context(Job(name, program, workload, machine.environment(preload), machine.folder))
                     for name in names]
             for job in jobs:
