@@ -23,6 +23,8 @@ namespace {
 constexpr std::uint64_t kAttachBoundNs = 2'000'000'000;
 constexpr std::uint64_t kCrossingStepNs = 10'000'000;
 constexpr std::uint64_t kTurnSlackNs = 5'000'000'000;
+constexpr std::uint64_t kMoveBoundNs = 200'000;  // a launch takes some microseconds
+constexpr std::uint64_t kStayOutBoundNs = 1'000'000;
 
 constexpr std::uint32_t kPending = 0;
 constexpr std::uint32_t kAttached = 1;
@@ -92,6 +94,9 @@ bool DeviceGate::enter(Stream& stream) noexcept {
     if (stopping_.load(std::memory_order_seq_cst)) [[unlikely]] {
         traffic_.end_launch(false);
         return false;
+    }
+    if (stream.moving.load(std::memory_order_seq_cst)) [[unlikely]] {
+        stay_out(stream);
     }
     std::uint64_t crossing = 0;
     if (!may_launch(stream, crossing)) [[unlikely]] {
@@ -369,7 +374,7 @@ std::uint64_t DeviceGate::begin_collective(Stream& stream, const CollectiveCall&
 }
 
 void DeviceGate::end_collective(Stream& stream, std::uint64_t number, bool launched) noexcept {
-    inference_.after_collective(stream, number, launched, traffic_.sum().launching != 0);
+    inference_.after_collective(stream, number, launched);
     if (number != 0 && launched && begin_use()) {
         client_->record(EventKind::kCollectiveBegin, number, monotonic_ns());
         wake_watcher();
@@ -377,8 +382,41 @@ void DeviceGate::end_collective(Stream& stream, std::uint64_t number, bool launc
     }
 }
 
-void DeviceGate::end_wait(Stream& stream, std::uint64_t number) noexcept {
-    inference_.after_wait(stream, number, traffic_.sum().launching != 0);
+// Launches of other threads on the stream are kept out until the driver has the wait: it is to be
+// known on which side of it each of them is.
+StreamMove DeviceGate::begin_wait(Stream& stream, EventKey event) noexcept {
+    StreamMove move;
+    const bool moves = inference_.puts_behind(stream, event);
+    if (moves) {
+        stream.moving.store(true, std::memory_order_seq_cst);
+        move.kept_out = traffic_.wait_out(monotonic_ns() + kMoveBoundNs);
+    }
+    move.collective = inference_.before_wait(stream, event);
+    if (moves && move.collective == 0) {
+        stream.moving.store(false, std::memory_order_seq_cst);
+    }
+    return move;
+}
+
+void DeviceGate::end_wait(Stream& stream, const StreamMove& move) noexcept {
+    if (move.collective != 0) {
+        inference_.after_wait(stream, move);
+        stream.moving.store(false, std::memory_order_seq_cst);
+    }
+}
+
+void DeviceGate::stay_out(Stream& stream) noexcept {
+    const std::uint64_t deadline = monotonic_ns() + kStayOutBoundNs;
+    while (stream.moving.load(std::memory_order_seq_cst)) {
+        traffic_.step_out();
+        if (monotonic_ns() >= deadline) {
+            // The other thread waits in the driver, or is gone.
+            stream.moving.store(false, std::memory_order_seq_cst);
+        } else {
+            ::sched_yield();
+        }
+        traffic_.step_in();
+    }
 }
 
 // ------------------------------------------------------------------------------------------ start

@@ -60,8 +60,9 @@ class DeviceGate {
     std::uint64_t begin_collective(Stream& stream, const CollectiveCall& call,
                                    bool computes) noexcept;
     void end_collective(Stream& stream, std::uint64_t number, bool launched) noexcept;
-    // After the driver has put the stream behind a collective.
-    void end_wait(Stream& stream, std::uint64_t number) noexcept;
+    // Around the driver's putting the stream behind an event.
+    StreamMove begin_wait(Stream& stream, EventKey event) noexcept;
+    void end_wait(Stream& stream, const StreamMove& move) noexcept;
 
     // Every waiting thread passes, and none waits until allow().
     void let_go() noexcept;
@@ -111,6 +112,7 @@ class DeviceGate {
     }
 
     // Launching threads.
+    void stay_out(Stream& stream) noexcept;
     bool may_launch(Stream& stream, std::uint64_t& crossing) noexcept;
     bool passes(Stream& stream, std::uint64_t& later) noexcept;
     void wait_to_enter(Stream& stream, std::uint64_t crossing) noexcept;

@@ -173,13 +173,12 @@ StreamWait begin_stream_wait(StreamHandle handle, std::uintptr_t event) noexcept
     if (entry == nullptr) {
         return {};
     }
-    return {entry->gate, entry->stream,
-            entry->gate->inference().before_wait(*entry->stream, event)};
+    return {entry->gate, entry->stream, entry->gate->begin_wait(*entry->stream, event)};
 }
 
 void end_stream_wait(const StreamWait& wait) noexcept {
-    if (wait.collective != 0) {
-        wait.gate->end_wait(*wait.stream, wait.collective);
+    if (wait.gate != nullptr) {
+        wait.gate->end_wait(*wait.stream, wait.move);
     }
 }
 

@@ -63,9 +63,9 @@ void event_recorded(StreamHandle stream, std::uintptr_t event) noexcept;
 void event_destroyed(std::uintptr_t event) noexcept;
 // Around the driver's putting a stream behind an event.
 struct StreamWait {
-    DeviceGate* gate = nullptr;
+    DeviceGate* gate = nullptr;  // nullptr: not followed
     Stream* stream = nullptr;
-    std::uint64_t collective = 0;  // that it is put behind; 0: none, or not followed
+    StreamMove move;
 };
 StreamWait begin_stream_wait(StreamHandle stream, std::uintptr_t event) noexcept;
 void end_stream_wait(const StreamWait& wait) noexcept;

@@ -17,10 +17,14 @@
 // with its own counter, which it keeps for life.
 #pragma once
 
+#include <sched.h>
+
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+
+#include "arbiter/futex.hpp"
 
 namespace crossover {
 
@@ -70,6 +74,19 @@ class Traffic {
             sum.launching += static_cast<std::uint32_t>(value % kUser);
         }
         return sum;
+    }
+    // Every thread that was launching has counted itself out at some moment since the call, unless
+    // that took longer than `deadline`. Who comes meanwhile is for the caller to stop.
+    bool wait_out(std::uint64_t deadline) const noexcept {
+        for (const Counter& each : counters_) {
+            while (each.value.load(std::memory_order_seq_cst) % kUser != 0) {
+                if (monotonic_ns() >= deadline) {
+                    return false;
+                }
+                ::sched_yield();
+            }
+        }
+        return true;
     }
     // W1 and W2. True: until open() no thread launches, and none has launched since sum() gave
     // `launches`. open() must follow either way.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace crossover {
@@ -63,19 +64,23 @@ class PhaseLength {
     }
     // Of the last one; 0: none yet.
     std::uint64_t ns() const noexcept { return last_[0]; }
-    // The last two were alike, to an eighth.
-    bool reliable() const noexcept {
-        const auto [less, more] = std::minmax(last_[0], last_[1]);
-        return less != 0 && more - less <= more / 8;
-    }
+    // The last eight were alike, to an eighth. Fewer may be by chance, where each has its own.
+    bool reliable() const noexcept { return differ(last_.size()) <= last_.front() / 8; }
     // By how much the last few differ.
     std::uint64_t spread() const noexcept {
-        const auto [least, most] = std::minmax_element(last_.begin(), last_.end());
-        return *least == 0 ? 0 : *most - *least;
+        const std::uint64_t difference = differ(4);
+        return difference == kUnknown ? 0 : difference;
     }
 
   private:
-    std::array<std::uint64_t, 4> last_{};
+    static constexpr std::uint64_t kUnknown = UINT64_MAX;
+    std::uint64_t differ(std::size_t count) const noexcept {
+        const auto [least, most] =
+            std::minmax_element(last_.begin(), last_.begin() + static_cast<std::ptrdiff_t>(count));
+        return *least == 0 ? kUnknown : *most - *least;
+    }
+
+    std::array<std::uint64_t, 8> last_{};
 };
 
 // How long a silence must last for the turn to be given back: a time that the program's owner set,

@@ -225,8 +225,8 @@ std::uint64_t WindowInference::before_collective(Stream& stream, const Collectiv
     return number;
 }
 
-void WindowInference::after_collective(Stream& stream, std::uint64_t number, bool launched,
-                                       bool launching) noexcept {
+void WindowInference::after_collective(Stream& stream, std::uint64_t number,
+                                       bool launched) noexcept {
     if (number == 0) {
         return;
     }
@@ -237,7 +237,7 @@ void WindowInference::after_collective(Stream& stream, std::uint64_t number, boo
         retire(collective);
         return;
     }
-    doubt_order(collective, nullptr, launching);
+    doubt_order(collective, nullptr, true);
     collective.state.store(State::kInFlight, std::memory_order_release);
     if (collective.computes) {
         computing_graphs_.fetch_add(1, std::memory_order_release);
@@ -268,6 +268,13 @@ void WindowInference::event_recorded(EventKey event, Stream& stream) noexcept {
 }
 
 void WindowInference::event_destroyed(EventKey event) noexcept { events_.remove(event); }
+
+bool WindowInference::puts_behind(const Stream& stream, EventKey event) noexcept {
+    const EventRecord* known = events_.find(event);
+    const std::uint64_t number =
+        known == nullptr ? 0 : known->behind.load(std::memory_order_acquire);
+    return number > stream.behind.load(std::memory_order_acquire) && !finished(number);
+}
 
 std::uint64_t WindowInference::before_wait(Stream& stream, EventKey event) noexcept {
     EventRecord* known = events_.find(event);
@@ -300,21 +307,22 @@ std::uint64_t WindowInference::before_wait(Stream& stream, EventKey event) noexc
     return number;
 }
 
-void WindowInference::after_wait(Stream& stream, std::uint64_t number, bool launching) noexcept {
+void WindowInference::after_wait(Stream& stream, const StreamMove& move) noexcept {
     const std::lock_guard<std::mutex> guard(mutex_);
-    Collective& collective = slot(number);
-    if (number != 0 && collective.number.load(std::memory_order_relaxed) == number) {
-        doubt_order(collective, &stream, launching);
+    Collective& collective = slot(move.collective);
+    if (move.collective != 0 &&
+        collective.number.load(std::memory_order_relaxed) == move.collective) {
+        doubt_order(collective, &stream, move.kept_out);
     }
 }
 
 // Launches on the stream (nullptr: on any) that its mark does not cover may have come before the
-// collective, or the wait for it.
+// collective, or the wait for it. Where they were not kept out, so may one that is not counted yet.
 void WindowInference::doubt_order(Collective& collective, const Stream* stream,
-                                  bool launching) noexcept {
+                                  bool kept_out) noexcept {
     for (Collective::Mark& held : collective.marks) {
         if (held.before && held.stream != nullptr && (stream == nullptr || held.stream == stream) &&
-            (launching ||
+            (!kept_out ||
              held.stream->submitted.load(std::memory_order_acquire) != held.launches)) {
             held.before = false;
         }

@@ -72,6 +72,8 @@ struct alignas(64) Stream {
     std::uint64_t all_launches() const noexcept {
         return submitted.load(std::memory_order_acquire) + launches.load(std::memory_order_relaxed);
     }
+    // A thread puts it behind a collective just now: launches stay out (the gate's).
+    std::atomic<bool> moving{false};
     // Guarded by WindowInference::mutex_.
     std::uint64_t marked = 0;  // value of `submitted` that `marker` covers
     Marker* marker = nullptr;
@@ -88,6 +90,12 @@ struct CollectiveCall {
     std::uint64_t communicator = 0;  // any stable number of it, 0 unknown
     std::uint64_t bytes = 0;         // 0 unknown
     std::uint64_t operation = 0;     // any stable number of its kind
+};
+
+// A stream is put behind an event.
+struct StreamMove {
+    std::uint64_t collective = 0;  // that it is thereby put behind; 0: none
+    bool kept_out = false;         // nobody launches on the stream meanwhile
 };
 
 inline constexpr std::size_t kMaxMarkers = 8;  // streams with compute that are told apart
@@ -184,16 +192,17 @@ class WindowInference {
     // nothing of it counts as a window; what comes behind it crosses at its end.
     std::uint64_t before_collective(Stream& stream, const CollectiveCall& call,
                                     bool computes = false) noexcept;
-    // `launching`: other threads may launch just now.
-    void after_collective(Stream& stream, std::uint64_t number, bool launched,
-                          bool launching = false) noexcept;
+    void after_collective(Stream& stream, std::uint64_t number, bool launched) noexcept;
     void event_recorded(EventKey event, Stream& stream) noexcept;
     void event_destroyed(EventKey event) noexcept;
-    // Around the driver's putting the stream behind the event. before_wait() gives the collective
-    // that it is thereby put behind, or 0. Of what other threads launch in between nobody knows
-    // whether it is behind, too.
+    // Whether waiting for the event puts the stream behind a collective that it does not stand
+    // behind yet.
+    bool puts_behind(const Stream& stream, EventKey event) noexcept;
+    // Around the driver's wait. The number of the collective that the stream is thereby put behind,
+    // or 0. Where others may launch on the stream meanwhile, nobody knows whether that stands
+    // behind it, too.
     std::uint64_t before_wait(Stream& stream, EventKey event) noexcept;
-    void after_wait(Stream& stream, std::uint64_t number, bool launching) noexcept;
+    void after_wait(Stream& stream, const StreamMove& move) noexcept;
 
     // --- the watcher
     // -------------------------------------------------------------------------------------------
@@ -301,7 +310,7 @@ class WindowInference {
     std::uint64_t waits_for(const Stream& stream) noexcept;
     bool orphans_done() noexcept;
     void attach_mark(Collective& collective, const Stream& stream, bool before) noexcept;
-    static void doubt_order(Collective& collective, const Stream* stream, bool launching) noexcept;
+    static void doubt_order(Collective& collective, const Stream* stream, bool kept_out) noexcept;
     void drop_marker(Marker*& marker) noexcept;
     void retire(Collective& collective) noexcept;
     void note_crossing(Stream& stream, std::uint64_t number) noexcept;

@@ -115,19 +115,22 @@ TEST(PollPause, AClockReadBeforeTheLastChangeIsNoAge) {
               kShortestPollNs);
 }
 
-TEST(PhaseLength, IsReliedOnOnceTwoWereAlike) {
+TEST(PhaseLength, IsReliedOnOnceEightWereAlike) {
     PhaseLength length;
     EXPECT_EQ(length.ns(), 0U);
-    EXPECT_FALSE(length.reliable());
-    length.learn(20 * kMs);
-    EXPECT_EQ(length.ns(), 20 * kMs);
-    EXPECT_FALSE(length.reliable());
-    length.learn(21 * kMs);
+    for (int i = 0; i < 8; ++i) {
+        EXPECT_FALSE(length.reliable()) << i;
+        length.learn((20 + static_cast<std::uint64_t>(i) % 3) * kMs);
+    }
     EXPECT_TRUE(length.reliable());
+    EXPECT_EQ(length.ns(), 21 * kMs);
     length.learn(1 * kMs);
-    EXPECT_FALSE(length.reliable()) << "forward and backward take turns";
+    EXPECT_FALSE(length.reliable()) << "forward and backward take turns, or all are irregular";
     EXPECT_EQ(length.ns(), 1 * kMs);
-    length.learn(1 * kMs);
+    for (int i = 0; i < 7; ++i) {
+        EXPECT_FALSE(length.reliable()) << i;
+        length.learn(1 * kMs);
+    }
     EXPECT_TRUE(length.reliable());
 }
 

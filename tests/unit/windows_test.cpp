@@ -61,7 +61,7 @@ TEST_F(Windows, WhatIsLaunchedWhileAnotherThreadPutsItsStreamBehindIsBehindNothi
     EXPECT_EQ(windows.before_wait(main, kDone), number);
     launch(main, 5 * kMs);  // before the driver has the wait
     gpu.join(kMain, kComm);
-    windows.after_wait(main, number, false);
+    windows.after_wait(main, {number, true});
     gpu.now = 10 * kMs;
     EXPECT_EQ(windows.newest_in_flight(), number);
     EXPECT_EQ(windows.stands_behind(), 0U);
@@ -78,11 +78,11 @@ TEST_F(Windows, ALaunchUnderWayWhileItsStreamIsPutBehindMayBeBehindNothing) {
     const std::uint64_t number = collective(comm, 20 * kMs);
     record(kDone, comm);
     wait(main, kDone, comm);
-    windows.after_wait(main, number, false);
+    windows.after_wait(main, {number, true});
     gpu.now = 10 * kMs;
     launch(main, 5 * kMs);
     EXPECT_EQ(windows.stands_behind(), number);
-    windows.after_wait(main, number, true);
+    windows.after_wait(main, {number, false});
     EXPECT_EQ(windows.stands_behind(), 0U);
 }
 
