@@ -35,7 +35,8 @@ BOUND_PART, BOUND_P50_US, BOUND_P99_US = 0.99, 200, 1000
 # ratio, and what the calls of an iteration took more, as a part of it.
 BOUND_SLOWER, BOUND_CALLS = 1.02, 0.001
 T_95 = {3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36}  # Student's, two-sided, by the number of values
-START_S = 3  # from the start of two jobs to their first iterations, which are to be at one time
+# From the start of two jobs to their first iterations, which are to be at one time; a framework takes longer to load.
+START_S, FRAMEWORK_START_S = 3, 10
 # Patterns that are about their number of processes, or of devices.
 UNSEEN = {"graph_all"}  # whose windows cannot be seen (docs/windows.md): false opens alone are judged
 # Without windows turns go by the lease, up to a second each: so much longer, two jobs are seen beside one another.
@@ -49,6 +50,7 @@ class Pattern:
     program: Path
     asked: Workload
     devices: int = 2
+    start_s: int = START_S
 
     def machine(self, build, keep=None):
         return VirtualMachine(build, ["--devices", self.devices, *OPTIONS], keep)
@@ -80,7 +82,8 @@ def known_patterns(build, options):
             rows.append(Pattern(name, program, asked, ONE_DEVICE.get(name, 2)))
     released, _ = frameworks.programs(build)
     for name, each in released.items():
-        rows.append(Pattern(f"released: {name}", each.path, replace(usual, buckets=4, extra=each.arguments)))
+        asked = replace(usual, buckets=4, extra=each.arguments)
+        rows.append(Pattern(f"released: {name}", each.path, asked, start_s=FRAMEWORK_START_S))
     return {row.name: row for row in rows}
 
 
@@ -127,7 +130,7 @@ def run(build, pattern, asked, names, keep=None, **variables):
                                           **variables)
         with ExitStack() as stack:
             lines = stack.enter_context(recorded_events(build, machine.shared_folder, machine.folder / "events.jsonl"))
-            start_at = monotonic_ns() + START_S * 1_000_000_000 if len(names) > 1 else None
+            start_at = monotonic_ns() + pattern.start_s * 1_000_000_000 if len(names) > 1 else None
             jobs = [stack.enter_context(Job(name, pattern.program, asked, environment, machine.folder, start_at))
                     for name in names]
             cost = stack.enter_context(WatcherCost([pid for job in jobs for pid in job.pids]))

@@ -54,6 +54,31 @@ TEST(Traffic, ClosesOnlyWhileNobodyLaunchesAndNothingWasLaunchedSince) {
     traffic.end_use();
 }
 
+TEST(Traffic, WaitsUntilWhoIsInHasBeenOut) {
+    constexpr std::uint64_t kLong = 60'000'000'000;
+    Traffic traffic;
+    EXPECT_TRUE(traffic.wait_out(monotonic_ns()));
+    traffic.begin_use();  // waits for the turn: launches nothing
+    EXPECT_TRUE(traffic.wait_out(monotonic_ns()));
+    std::atomic<bool> in{false};
+    std::atomic<bool> leave{false};
+    std::atomic<bool> left{false};
+    std::thread launching([&] {
+        traffic.begin_launch();
+        in = true;
+        while (!leave) std::this_thread::yield();
+        left = true;
+        traffic.end_launch(true);
+    });
+    while (!in) std::this_thread::yield();
+    EXPECT_FALSE(traffic.wait_out(monotonic_ns())) << "it is in the driver";
+    leave = true;
+    EXPECT_TRUE(traffic.wait_out(monotonic_ns() + kLong));
+    EXPECT_TRUE(left);
+    launching.join();
+    traffic.end_use();
+}
+
 TEST(Traffic, SumsOverMoreThreadsThanItHasCounters) {
     Traffic traffic;
     constexpr int kThreads = 80;

@@ -26,8 +26,13 @@ LIMIT_S = 200
 
 
 def trained(build, program, workload, names, preload):
-    """What rank 0 of each job reports, all that the ranks say, and the number of turns by (device, job)."""
+    """What rank 0 of each job reports, all that the ranks say, and the number of turns by (device, job). Several jobs begin
+    together."""
     with VirtualMachine(build, OPTIONS) as machine:
+        if len(names) > 1:
+            meeting = machine.folder / "meeting"
+            meeting.mkdir()
+            workload = replace(workload, extra=(*workload.extra, "--meet", str(meeting), str(len(names))))
         with ExitStack() as stack:
             lines = stack.enter_context(recorded_events(build, machine.shared_folder, machine.folder / "events.jsonl"))
             jobs = [stack.enter_context(Job(name, program, workload, machine.environment(preload), machine.folder))

@@ -7,6 +7,7 @@ import json
 import os
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -25,6 +26,8 @@ def options(patterns, text):
     parser.add_argument("--comm-mb", type=float, default=0.0, help="size of all gradients together, in 10^6 bytes")
     parser.add_argument("--buckets", type=int, default=1)
     parser.add_argument("--start-at-ns", type=int, default=0, help="CLOCK_MONOTONIC (0: at once)")
+    parser.add_argument("--meet", nargs=2, metavar=("FOLDER", "JOBS"),
+                        help="begin when so many jobs are ready; they tell each other there")
     parser.add_argument("--json", help="rank 0 writes its measurements there")
     given = parser.parse_args()
     given.rank, given.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -55,6 +58,16 @@ def calibrated_burner(given, meeting):
     return burner
 
 
+def meet(folder, jobs):
+    """Waits for the other jobs; frameworks take seconds to start, and not always as many."""
+    (Path(folder) / str(os.getpid())).touch()
+    end = time.monotonic() + 120
+    while len(list(Path(folder).iterdir())) < jobs:
+        if time.monotonic() > end:
+            raise TimeoutError(f"no {jobs} jobs in {folder} after 120 s")
+        time.sleep(0.01)
+
+
 def run(given, meeting, burner, layers, iteration):
     """`iteration(x, target)` trains on a batch and gives the loss, on the device. Writes the report."""
     batches = network.data(given.rank)
@@ -62,6 +75,9 @@ def run(given, meeting, burner, layers, iteration):
     losses = []
     torch.cuda.synchronize()
     meeting.all("ready", True)
+    if given.meet and given.rank == 0:
+        meet(given.meet[0], int(given.meet[1]))
+    meeting.all("begins", True)
     time.sleep(max(0, given.start_at_ns - time.monotonic_ns()) / 1e9 if given.start_at_ns else 0)
     start_ns = time.monotonic_ns()
     for number in range(given.warmup + given.iterations):

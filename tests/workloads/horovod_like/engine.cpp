@@ -46,36 +46,29 @@ std::int64_t Engine::submit(float* data, std::uint64_t count, const std::string&
     entry.data = data;
     entry.count = count;
     entry.ready = take_event();
+    entry.stream = stream;
     check(cudaEventRecord(entry.ready, stream), "cudaEventRecord");
     const std::lock_guard lock(mutex_);
     entry.handle = next_handle_++;
     if (!table_.emplace(name, entry).second) {
         throw std::runtime_error("a sum named " + name + " is under way already");
     }
-    done_[entry.handle] = {};
+    done_[entry.handle] = false;
     requests_.push_back({name, count * sizeof(float)});
     return entry.handle;
 }
 
-void Engine::synchronize(std::int64_t handle, cudaStream_t stream) {
+void Engine::synchronize(std::int64_t handle) {
     std::unique_lock lock(mutex_);
     const auto found = done_.find(handle);
     if (found == done_.end()) {
         throw std::runtime_error("no such handle");
     }
-    changed_.wait(lock, [&] { return found->second.over || !error_.empty(); });
-    if (!found->second.over) {
+    changed_.wait(lock, [&] { return found->second || !error_.empty(); });
+    if (!found->second) {
         throw std::runtime_error(error_);
     }
-    const cudaEvent_t event = found->second.event;
     done_.erase(found);
-    if (event != nullptr) {
-        check(cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent");
-        if (--waiting_[event] == 0) {
-            waiting_.erase(event);
-            spare_events_.push_back(event);
-        }
-    }
 }
 
 void Engine::background() {
@@ -207,6 +200,14 @@ cudaError_t Engine::wait_for(cudaEvent_t event) const {
     return state;
 }
 
+cudaError_t Engine::put_behind(const Finishing& sums) const {
+    cudaError_t result = cudaEventRecord(sums.done, stream_);
+    for (const Entry& entry : sums.entries) {
+        result = result == cudaSuccess ? cudaStreamWaitEvent(entry.stream, sums.done, 0) : result;
+    }
+    return result;
+}
+
 void Engine::finalizer() {
     if (cudaSetDevice(settings_.device) != cudaSuccess) {
         end("cudaSetDevice failed");
@@ -223,21 +224,16 @@ void Engine::finalizer() {
         Finishing next = std::move(finishing_.front());
         finishing_.pop_front();
         lock.unlock();
-        const bool by_event = settings_.completion == Completion::kEvent;
         const cudaError_t result =
-            by_event ? cudaEventRecord(next.done, stream_) : wait_for(next.done);
+            settings_.completion == Completion::kEvent ? put_behind(next) : wait_for(next.done);
         lock.lock();
         if (result != cudaSuccess) {
             error_ = std::string("waiting for a sum: ") + cudaGetErrorString(result);
         }
-        if (by_event) {
-            waiting_[next.done] = next.entries.size();
-        } else {
-            spare_events_.push_back(next.done);
-        }
+        spare_events_.push_back(next.done);
         for (const Entry& entry : next.entries) {
             spare_events_.push_back(entry.ready);
-            done_[entry.handle] = {result == cudaSuccess, by_event ? next.done : nullptr};
+            done_[entry.handle] = result == cudaSuccess;
         }
         changed_.notify_all();
     }

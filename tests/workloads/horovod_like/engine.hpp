@@ -24,8 +24,8 @@ namespace hvd {
 enum class Completion {
     kWait,   // the finalizer blocks in cudaEventSynchronize (Horovod's default)
     kPoll,   // the finalizer asks again and again (Horovod's elastic mode)
-    kEvent,  // not at all: the finalizer records an event, and synchronize() puts the caller's
-             // stream behind it (HOROVOD_ENABLE_ASYNC_COMPLETION)
+    kEvent,  // not at all: the finalizer records an event and puts the submitting stream behind it,
+             // whatever is launched on that meanwhile (HOROVOD_ENABLE_ASYNC_COMPLETION)
 };
 
 struct Settings {
@@ -45,27 +45,23 @@ class Engine {
     Engine(const Engine&) = delete;
     Engine& operator=(const Engine&) = delete;
 
-    // See hvd.h.
+    // See hvd.h. With kEvent `stream` is put behind the sum, and lives until that is synchronised.
     std::int64_t submit(float* data, std::uint64_t count, const std::string& name,
                         cudaStream_t stream);
-    // With kEvent only until the sum is launched; `stream` is then put behind it.
-    void synchronize(std::int64_t handle, cudaStream_t stream = nullptr);
+    // Waits for the sum; with kEvent only until the stream is behind it.
+    void synchronize(std::int64_t handle);
 
   private:
     struct Entry {
         std::int64_t handle = 0;
         float* data = nullptr;
         std::uint64_t count = 0;
-        cudaEvent_t ready = nullptr;  // the tensor is computed
+        cudaEvent_t ready = nullptr;    // the tensor is computed
+        cudaStream_t stream = nullptr;  // on which it is
     };
     struct Finishing {
         cudaEvent_t done = nullptr;
         std::vector<Entry> entries;
-    };
-
-    struct State {
-        bool over = false;
-        cudaEvent_t event = nullptr;  // kEvent: by which it will be
     };
 
     void background();
@@ -75,6 +71,7 @@ class Engine {
     void execute(std::vector<Entry> entries);
     void copy(const std::vector<Entry>& entries, bool in);
     cudaError_t wait_for(cudaEvent_t event) const;
+    cudaError_t put_behind(const Finishing& sums) const;
     void end(const std::string& fault);
     cudaEvent_t take_event();
 
@@ -90,8 +87,7 @@ class Engine {
     std::condition_variable finishing_changed_;
     std::deque<Request> requests_;
     std::map<std::string, Entry> table_;  // submitted, not launched yet
-    std::map<std::int64_t, State> done_;
-    std::map<cudaEvent_t, std::size_t> waiting_;  // kEvent: handles to be synchronised by it
+    std::map<std::int64_t, bool> done_;
     std::deque<Finishing> finishing_;
     std::vector<cudaEvent_t> spare_events_;
     std::int64_t next_handle_ = 0;

@@ -72,7 +72,7 @@ void HorovodLike::submit(float* data, std::size_t count) {
 
 void HorovodLike::synchronize() {
     for (const std::int64_t handle : handles_) {
-        ending([&] { engine_->synchronize(handle, compute_); });
+        ending([&] { engine_->synchronize(handle); });
     }
     handles_.clear();
 }
