@@ -186,6 +186,7 @@ void DeviceGate::follow_faults(std::uint64_t now) noexcept {
 std::uint64_t DeviceGate::poll_pause(std::uint64_t now) noexcept {
     PhaseUnderWay phase{.now = now, .changed_at = changed_at_, .began = turn_began_};
     if (window_number_ != 0) {
+        phase.window = true;
         phase.began = window_since_;
         phase.length = window_length_;
         phase.spread = 2 * inference_.window_deviation_ns(window_number_);

@@ -11,7 +11,8 @@
 namespace crossover {
 
 // Asking the GPU costs about a microsecond and a sleep some more, so a phase is asked about as
-// often as its age warrants: late by at most a 64th of it, within these limits.
+// often as its age warrants: late by at most a 64th of it, within these limits. A window, for whose
+// end threads wait, twice as often.
 inline constexpr std::uint64_t kShortestPollNs = 50'000;
 inline constexpr std::uint64_t kLongestPollNs = 300'000;
 inline constexpr std::uint64_t kAgeFraction = 64;
@@ -30,13 +31,15 @@ struct PhaseUnderWay {
     std::uint64_t length = 0;  // expected; 0: unknown
     std::uint64_t spread = 0;  // by how much the last ones of the kind differed
     bool reliable = false;     // they were about as long
+    bool window = false;
 };
 
 // For how long the phase may be left unasked.
 constexpr std::uint64_t poll_pause_ns(const PhaseUnderWay& phase) noexcept {
     const std::uint64_t now = phase.now;
-    const std::uint64_t usual = std::clamp((now - std::min(now, phase.changed_at)) / kAgeFraction,
-                                           kShortestPollNs, kLongestPollNs);
+    const std::uint64_t usual = std::clamp(
+        (now - std::min(now, phase.changed_at)) / (phase.window ? 2 * kAgeFraction : kAgeFraction),
+        kShortestPollNs, kLongestPollNs);
     const std::uint64_t end = phase.began + phase.length;
     const std::uint64_t margin =
         phase.length / kMarginFraction + std::min(phase.spread, phase.length / kFarFraction);

@@ -110,6 +110,13 @@ TEST(PollPause, AReliableLengthSavesMostOfTheLooks) {
     EXPECT_LT(looks(far, 40 * kMs, true).count * 4, looks(far, 40 * kMs, false).count);
 }
 
+TEST(PollPause, AWindowIsAskedAboutTwiceAsOften) {
+    const std::uint64_t now = kBegan + 16 * kMs;
+    EXPECT_EQ(poll_pause_ns({.now = now, .changed_at = kBegan, .began = kBegan}), 250'000U);
+    EXPECT_EQ(poll_pause_ns({.now = now, .changed_at = kBegan, .began = kBegan, .window = true}),
+              125'000U);
+}
+
 TEST(PollPause, AClockReadBeforeTheLastChangeIsNoAge) {
     EXPECT_EQ(poll_pause_ns({.now = kBegan, .changed_at = kBegan + 1, .began = kBegan}),
               kShortestPollNs);
