@@ -236,7 +236,7 @@ class DeviceGate {
     std::uint64_t in_flight_seen_ = 0;
     std::uint64_t window_number_ = 0;  // newest collective of the open window, 0 = none open
     std::uint64_t window_since_ = 0;
-    std::uint64_t window_length_ = 0;  // expected when it opened
+    std::uint64_t window_length_ = 0;  // expected when it opened; 0: unknown
     std::uint64_t window_launches_ = 0;
     std::uint64_t turn_began_ =
         0;                     // first launch seen since the last window or idle time, 0 = none yet

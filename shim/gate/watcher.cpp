@@ -297,7 +297,9 @@ void DeviceGate::follow_window(std::uint64_t now, std::uint64_t in_flight) noexc
         }
         window_number_ = number;
         window_since_ = changed_at_ = now;
-        window_length_ = inference_.expected_window_ns(number).value_or(0);
+        // How much is left of what runs before it is not known.
+        window_length_ =
+            inference_.is_oldest(number) ? inference_.expected_window_ns(number).value_or(0) : 0;
         window_launches_ = launches_seen_;
         if (not_drained_at_ != 0) {
             hand_over_.seen_open(now - not_drained_at_);

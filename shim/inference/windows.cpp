@@ -473,6 +473,11 @@ std::optional<std::uint64_t> WindowInference::expected_window_ns(std::uint64_t n
     return predict_until(number, &WindowInference::predict_window);
 }
 
+bool WindowInference::is_oldest(std::uint64_t number) noexcept {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    return number <= oldest_in_flight_;
+}
+
 std::uint64_t WindowInference::window_deviation_ns(std::uint64_t number) noexcept {
     const std::lock_guard<std::mutex> guard(mutex_);
     const Collective& collective = slot(number);

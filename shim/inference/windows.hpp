@@ -232,6 +232,8 @@ class WindowInference {
     // How long a window that is open now is expected to last, for this collective, or the newest
     // one in flight, and those that run before it on its stream.
     std::optional<std::uint64_t> expected_window_ns(std::uint64_t number = 0) noexcept;
+    // Whether all collectives before it have ended.
+    bool is_oldest(std::uint64_t number) noexcept;
     // By how much earlier windows of this collective differed from that, on average.
     std::uint64_t window_deviation_ns(std::uint64_t number) noexcept;
     // --- pieces of compute (small_pieces.hpp, which has one thread at a time call these)

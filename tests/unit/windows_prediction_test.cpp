@@ -216,8 +216,11 @@ TEST_F(Windows, TheExpectedLengthIsThatUntilTheEndOfTheCollectiveAskedFor) {
     collective(comm, 2 * kMs, 2000);
     EXPECT_EQ(windows.expected_window_ns(longer), 6U * kMs);
     EXPECT_EQ(windows.expected_window_ns(), 8U * kMs);
+    EXPECT_TRUE(windows.is_oldest(longer));
+    EXPECT_FALSE(windows.is_oldest(longer + 1));
     EXPECT_TRUE(finish_at(gpu.now + 6 * kMs));
     EXPECT_EQ(windows.expected_window_ns(), 2U * kMs);
+    EXPECT_TRUE(windows.is_oldest(longer + 1));
 }
 
 // Fused gradients: what came last may be little, behind much that is exposed as well.
