@@ -284,8 +284,7 @@ std::uint64_t WindowInference::before_wait(Stream& stream, EventKey event) noexc
     const std::uint64_t number = known->behind.load(std::memory_order_acquire);
     const StreamKey from = known->compute_stream.load(std::memory_order_acquire);
     const bool joins = from != 0 && from != stream.handle;
-    const bool puts_behind =
-        number > stream.behind.load(std::memory_order_acquire) && !finished(number);
+    const bool puts_behind = this->puts_behind(stream, event);
     if ((!joins || stream.joined_compute) && !puts_behind) {
         return 0;
     }

@@ -49,16 +49,22 @@ class Windows : public testing::Test {
         gpu.now = time;
         return windows.poll_finished();
     }
+    // A backward pass and its sum on a stream of its own; kDone is behind that.
+    std::uint64_t compute_and_sum(Stream& main, Stream& comm, std::int64_t compute_ns,
+                                  std::int64_t communicate_ns) {
+        launch(main, compute_ns);
+        record(kReady, main);
+        wait(comm, kReady, main);
+        const std::uint64_t number = collective(comm, communicate_ns);
+        record(kDone, comm);
+        return number;
+    }
     // One iteration of data-parallel training with one bucket after the backward pass. Returns the
     // collective that the optimizer's launch stands behind.
     std::uint64_t ddp_iteration(std::int64_t compute_ns, std::int64_t communicate_ns) {
         Stream& main = stream(kMain);
         Stream& comm = stream(kComm);
-        launch(main, compute_ns);
-        record(kReady, main);
-        wait(comm, kReady, main);
-        collective(comm, communicate_ns);
-        record(kDone, comm);
+        compute_and_sum(main, comm, compute_ns, communicate_ns);
         wait(main, kDone, comm);
         return launch(main, 0);
     }

@@ -26,11 +26,7 @@ TEST_F(Windows, ComputeIsDrainedOnlyWhenItsMarkerIsDone) {
 TEST_F(Windows, SideStreamCollectiveOpensAWindowFromDrainedToItsEnd) {
     Stream& main = stream(kMain);
     Stream& comm = stream(kComm);
-    launch(main, 40 * kMs);
-    record(kReady, main);
-    wait(comm, kReady, main);
-    const std::uint64_t number = collective(comm, 20 * kMs);
-    record(kDone, comm);
+    const std::uint64_t number = compute_and_sum(main, comm, 40 * kMs, 20 * kMs);
     wait(main, kDone, comm);
     EXPECT_EQ(windows.newest_in_flight(), number);
     gpu.now = 39 * kMs;
@@ -53,11 +49,7 @@ TEST_F(Windows, SideStreamCollectiveOpensAWindowFromDrainedToItsEnd) {
 TEST_F(Windows, WhatIsLaunchedWhileAnotherThreadPutsItsStreamBehindIsBehindNothing) {
     Stream& main = stream(kMain);
     Stream& comm = stream(kComm);
-    launch(main, 10 * kMs);
-    record(kReady, main);
-    wait(comm, kReady, main);
-    const std::uint64_t number = collective(comm, 20 * kMs);
-    record(kDone, comm);
+    const std::uint64_t number = compute_and_sum(main, comm, 10 * kMs, 20 * kMs);
     EXPECT_EQ(windows.before_wait(main, kDone), number);
     launch(main, 5 * kMs);  // before the driver has the wait
     gpu.join(kMain, kComm);
@@ -72,11 +64,7 @@ TEST_F(Windows, WhatIsLaunchedWhileAnotherThreadPutsItsStreamBehindIsBehindNothi
 TEST_F(Windows, ALaunchUnderWayWhileItsStreamIsPutBehindMayBeBehindNothing) {
     Stream& main = stream(kMain);
     Stream& comm = stream(kComm);
-    launch(main, 10 * kMs);
-    record(kReady, main);
-    wait(comm, kReady, main);
-    const std::uint64_t number = collective(comm, 20 * kMs);
-    record(kDone, comm);
+    const std::uint64_t number = compute_and_sum(main, comm, 10 * kMs, 20 * kMs);
     wait(main, kDone, comm);
     windows.after_wait(main, {number, true});
     gpu.now = 10 * kMs;

@@ -51,8 +51,9 @@ class Nodes(unittest.TestCase):
         with VirtualMachine(self.build, OPTIONS) as machine, ExitStack() as stack:
             folders = [node_environment(machine, node, DEVICES)["CROSSOVER_DIR"] for node in range(NODES)]
             with ExitStack() as recorders:
-                recorded = [recorders.enter_context(recorded_events(self.build, folder, machine.folder / f"events{node}"))
-                            for node, folder in enumerate(folders)]
+                recorded = [recorders.enter_context(
+                    recorded_events(self.build, folder, machine.folder / f"events{node}"))
+                    for node, folder in enumerate(folders)]
                 start_at = monotonic_ns() + 3_000_000_000
                 jobs = [self.start(stack, machine, name, workload, True, start_at) for name in ("A", "B")]
                 results = [job.wait(LIMIT_S) for job in jobs]
